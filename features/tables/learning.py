@@ -281,7 +281,6 @@ class PointsOfThree:
         self._seen = dict.fromkeys((place for place in places if place is not None), False) if can_be else {}
 
     def add(self, batch: Batch) -> None:
-        """See the cells of a batch."""
         for place in list(self._seen):
             cells = batch.columns[place]
             cells = cells.filter(compute.match_substring(cells, "."))

@@ -26,8 +26,8 @@ import pyarrow.parquet
 from pyarrow import compute, types
 
 from features.cell_text import counted, drop_setting, has_controls, is_number, normal_name, shown, title_of
-from features.errors import DataError, UsageError
-from features.input_files import existing_files, is_parquet, open_plain, open_unpacked, suffix_of
+from features.errors import DataError, MissingInputError, UsageError
+from features.input_files import is_parquet, open_plain, open_unpacked, suffix_of, table_files
 from features.source import Columns, SourceSpec
 
 SEPARATORS = ",;\t"
@@ -421,7 +421,9 @@ class Table:
     @classmethod
     def in_files(cls, path: Path, *, header: bool | None = True, decimal: str = ".") -> "Table":
         """Return the table in a file, or in those of a folder in the order of their names; see `CsvFile`."""
-        files = existing_files(path)
+        files = table_files(path)
+        if not files:
+            raise MissingInputError(f"{path}: no such file")
         if is_parquet(files[0]):
             return cls(path, [*map(ParquetFile, files)])
         return cls(path, [CsvFile(file, header=header, decimal=decimal) for file in files])
@@ -682,11 +684,7 @@ def _by_name(names: list[str], known: Columns, path: Path) -> tuple[int, ...]:
     missing = [name for name in wanted if name not in names]
     if missing:
         others = [name for name in names if name not in wanted]
-        has = f" and has {_listed(others)}" if others else ""
-        advice = "give the columns of the training file by their names"
-        raise DataError(f"{path}: lacks {_listed(missing)}{has}; {advice}")
+        lacks, has = (f"the column{'s' * (len(some) > 1)} {shown(map(repr, some))}" for some in (missing, others))
+        told = f"lacks {lacks} and has {has}" if others else f"lacks {lacks}"
+        raise DataError(f"{path}: {told}; give the columns of the training file by their names")
     return tuple(names.index(name) for name in wanted)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"the column{'s' if len(names) > 1 else ''} {shown([repr(name) for name in names])}"

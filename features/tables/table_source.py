@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from features.cell_text import drop_setting, looks_like_cell, normal_name, shown
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
-from features.input_files import KNOWN_TABLES, existing_files, is_table, table_name
+from features.input_files import KNOWN_TABLES, is_table, table_files, table_name
 from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.rows import InOrder, Mapped, RowArray, Rows, digest_rows, root_of, some_of
 from features.source import PARTS, Columns, Keeper, Source, SourceSpec, Tick, chosen_rows, count_rows, source_of
@@ -197,7 +197,6 @@ class TrainingTable:
         return Rows(inputs, train.y[places], some_of(train.weights, places), numbers=drawn[chosen])
 
     def notes(self) -> Iterator[str]:
-        """Yield what is assumed of the table."""
         layout, names = self.layout, self.table.names
         yield from _file_notes(self.table, self.found)
         like_cells = [name for name in names if looks_like_cell(name)]
@@ -255,7 +254,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
 def learning_bytes(spec: SourceSpec) -> int:
     """Return how many bytes the first reading of a table takes beside 60 for each row, from headers and sizes."""
     path = Path(spec.dataset)
-    size = sum(file.stat().st_size for file in existing_files(path))
+    size = sum(file.stat().st_size for file in table_files(path))
     return Table.in_files(path, header=spec.header).parts[0].reading_bytes() + min(16 * SAMPLE_CELLS, 32 * size)
 
 
@@ -390,7 +389,6 @@ class _Reading:
         return labels
 
     def _place(self, row: int) -> str:
-        """Return what a row is called, for people."""
         first, batch = next(one for one in reversed(self._batches) if one[0] <= row)
         return batch.place(row - first) + (f" of {batch.path.name}" if len(self._table.parts) > 1 else "")
 

@@ -376,7 +376,7 @@ def prepare(
     remove_stale(layout.folder)
     create_arrays(layout.arrays, _array_specs(shape, source), {"description": shape.description})
     arrays = open_arrays(layout.arrays)
-    n_inputs = arrays["standardisation/mean"].n_rows
+    n_inputs = arrays["standardisation/mean"].shape[0]
     arrays["standardisation/mean"].write(0, np.array(features.mean or np.zeros(n_inputs)))
     arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
     items = [

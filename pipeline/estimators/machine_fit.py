@@ -329,12 +329,12 @@ def _filled_in(config: TrainConfig, explicit: frozenset[str], rows: Rows, shape:
         needed = _memory_of_fit(with_value(config, "centers.working_set", sizes[-1]), shape)
         fewer = range(max(config.solver.n_selected, 1), n_candidates)
         n_fitting = bisect(fewer, limit, key=lambda n: _memory_of_fit(with_candidates(config, n), shape))
-        needs_gram_of_all = len(sizes) == 1 and not config.solver.selects
-        raise MemoryError(
-            f"{n_candidates} candidates need {needed / 2**20:.1f} MiB, the memory limit is {limit / 2**20:.1f} MiB; "
-            f"{f'lower n_centers to {fewer[n_fitting - 1]} or ' if n_fitting else ''}raise memory_limit"
-            + (", or give penalty a number, for which not all need a Gram" if needs_gram_of_all else "")
-        )
+        remedy = f"lower n_centers to {fewer[n_fitting - 1]} or " if n_fitting else ""
+        remedy += "raise memory_limit"
+        if len(sizes) == 1 and not config.solver.selects:
+            remedy += ", or give penalty a number, for which not all need a Gram"
+        told = f"{needed / 2**20:.1f} MiB, the memory limit is {limit / 2**20:.1f} MiB"
+        raise MemoryError(f"{n_candidates} candidates need {told}; {remedy}")
     if is_in_rounds(found, shape.n_train):
         refuse(without_room(found, n_candidates))
     return found

@@ -255,9 +255,7 @@ class SparseKernelModel:
         with np.errstate(over="ignore"):
             most = np.abs(self.weights).sum(axis=0) + np.abs(self.intercept)
         if not most.max() <= LARGEST_DECISION:
-            fault = (
-                f"weights and intercept allow decision values up to {most.max():.1g}, more than {LARGEST_DECISION:g}"
-            )
+            fault = f"weights and intercept allow decision values up to {most.max():.1g}, over {LARGEST_DECISION:g}"
             remedy = "such a model predicts infinities: train again, with targets on a smaller scale"
             raise ModelFormatError(f"{fault}; {remedy}")
 

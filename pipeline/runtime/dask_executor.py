@@ -121,9 +121,6 @@ class DaskExecutor(Executor):
         self._known.clear()
         self._check_workers()
 
-    def _ask(self, question: Callable[[], Value]) -> Value:
-        return ask(question, self._patience)
-
     def _look(self) -> None:
         stopping.check()
         if time.monotonic() - self._looked >= _LOOK_SECONDS:
@@ -132,10 +129,10 @@ class DaskExecutor(Executor):
 
     def _check_workers(self) -> dict[str, int]:
         """Return the threads of each worker that there is; check those that came meanwhile."""
-        there: dict[str, int] = self._ask(self._client.nthreads)
+        there: dict[str, int] = ask(self._client.nthreads, self._patience)
         new = sorted(there.keys() - self._known)
         if new:
-            self._ask(partial(check_code, self._client, new))
+            ask(partial(check_code, self._client, new), self._patience)
             self._check_sight(new)
             self._known |= set(new)
         now = time.monotonic()
@@ -153,12 +150,12 @@ class DaskExecutor(Executor):
         for path in self._paths:
             # Path.exists raises where a folder is closed to us.
             asked = partial(self._client.run, os.path.exists, path, workers=workers, on_error="return")
-            for worker, seen in self._ask(asked).items():
+            for worker, seen in ask(asked, self._patience).items():
                 if seen is False:  # an error is returned by one that died meanwhile
                     raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
 
     def _result_of(self, future: Future) -> ItemResult[Item, Value]:
-        error: BaseException | None = self._ask(future.exception)
+        error: BaseException | None = ask(future.exception, self._patience)
         if error is None:
             # What a worker held that died is computed again, by the next one: it may take long.
             result: ItemResult[Item, Value] = ask(future.result, math.inf, self._look)
@@ -168,7 +165,9 @@ class DaskExecutor(Executor):
             remedy = "lower `resources.workers` or `centers.count`, or raise `resources.memory_limit`"
             raise PlanError(f"{fault}; most often it ran out of memory: {remedy}")
         if isinstance(error, (ImportError, AttributeError, TypeError)):
-            self._ask(partial(check_code, self._client, None))  # what other code may say before it is compared
+            ask(
+                partial(check_code, self._client, None), self._patience
+            )  # what other code may say before it is compared
         if isinstance(error, Exception) and not isinstance(error, PipelineError):
             self._check_workers()  # one that has just come may not see the paths
         raise error

@@ -243,9 +243,8 @@ def environment() -> dict[str, Any]:
 def environment_warnings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return a line for each known difference, from the start of a run, that may change the last bits of a model."""
     return [
-        f"{what} is {now[what]} here, the run was started with {stored[what]}: "
-        "the last bits of the model may differ from those of an uninterrupted run; resume where it is the same, "
-        "if they matter"
+        f"{what} is {now[what]} here, the run was started with {stored[what]}: the last bits of the model may differ "
+        "from those of an uninterrupted run; resume where it is the same, if they matter"
         for what in DECISIVE
         if stored[what] and now[what] and now[what] != stored[what]
     ]
