@@ -290,7 +290,6 @@ class PointsOfThree:
                 del self._seen[place]
 
     def notes(self, layout: TableLayout) -> tuple[str, ...]:
-        """Return a note of such columns, if there are any."""
         columns = [layout.title(place) for place, is_seen in self._seen.items() if is_seen]
         told = f"{self._marks} are decimal ones, with three digits behind each"
         return (f"{told}; take them out where they stand between thousands: {shown(columns)}",) if columns else ()

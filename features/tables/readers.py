@@ -337,7 +337,6 @@ class ParquetFile:
 
     @property
     def kinds(self) -> list[str | None]:
-        """What each column holds: see `kind_of`."""
         return [kind_of(of) for of in self._facts[0].types]
 
     @property

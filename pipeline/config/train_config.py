@@ -8,6 +8,7 @@ parser takes a text or a TOML value and returns a checked value, or raises Value
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral
 from string import ascii_letters
@@ -53,10 +54,9 @@ def real(
 
 
 def _number(value: Any) -> float:
-    try:
+    with suppress(TypeError, ValueError, OverflowError):
         return math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
+    return math.nan
 
 
 @dataclass(frozen=True)
@@ -469,8 +469,7 @@ class Resources:
     scheduler: str = option(
         "threads",
         OneOf(("serial", "threads", "processes"), address),
-        "who computes: serial, threads or processes; tls://HOST:PORT of a dask scheduler only as a flag, and "
-        "for one start",
+        "who computes: serial, threads or processes; tls://HOST:PORT of dask only as a flag, and for one start",
         "--scheduler",
     )
     workers: int | None = optional(whole(1, 4096), "auto", "tasks at a time (auto: the processors)", "--workers")

@@ -165,9 +165,7 @@ class DaskExecutor(Executor):
             remedy = "lower `resources.workers` or `centers.count`, or raise `resources.memory_limit`"
             raise PlanError(f"{fault}; most often it ran out of memory: {remedy}")
         if isinstance(error, (ImportError, AttributeError, TypeError)):
-            ask(
-                partial(check_code, self._client, None), self._patience
-            )  # what other code may say before it is compared
+            ask(partial(check_code, self._client, None), self._patience)  # it may be what other code says
         if isinstance(error, Exception) and not isinstance(error, PipelineError):
             self._check_workers()  # one that has just come may not see the paths
         raise error

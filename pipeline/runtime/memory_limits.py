@@ -60,18 +60,16 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
+    with suppress(OSError):
         return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
+    return []
 
 
 def _numbers(path: Path) -> list[int]:
     """Return the whole numbers in a file; none where it is not there, or says `max` instead."""
-    try:
+    with suppress(OSError, ValueError):
         return [int(word) for word in path.read_text().split()]
-    except (OSError, ValueError):
-        return []
+    return []
 
 
 class MemoryMeter:
