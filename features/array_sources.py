@@ -14,7 +14,7 @@ from numpy.lib.npyio import NpzFile
 
 from features.cell_text import NULL_WORDS, composed, is_plain_number, misread, shown, text_of
 from features.errors import DataError, UnavailableError
-from features.images import BYTE_SCALE, IDX_FILES, idx_files, read_idx, rescaled, scale_of_parts
+from features.images import BYTE_SCALE, IDX_FILES, rescaled, scale_of_parts
 from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys, row_keys
 from features.rows import RowArray, Rows, check_lengths, check_whole, digest_rows, pieces_of
@@ -107,15 +107,13 @@ def _source_of(
     if len(keys) == 1 and keys[0][1] != "y" and spec.weights is not None:  # either array may be the other
         identity["target"] = keys[0][1]
     own = [f" of {part}" for part in PARTS] if len(keys) > 1 else [""]
-    for (inputs, target, weights_name, groups_name), of in zip(keys, own, strict=True):
+    for (inputs, target, of_weights, of_groups), of in zip(keys, own, strict=True):
         labels = label_array(np.asarray(arrays[target][:]), target)
         looks = misread(np.unique(labels).tolist()) if labels.dtype.kind == "U" and spec.task is None else None
         if looks is not None:
             remedy = f"{looks[1]}; if these are classes, give `data.task`"
             raise DataError(f"{spec.dataset}: {target} holds {looks[0]}, such as {looks[2]!r:.60}; {remedy}")
-        weights, groups = (
-            None if name is None else np.asarray(arrays[name][:]) for name in (weights_name, groups_name)
-        )
+        weights, groups = (None if name is None else np.asarray(arrays[name][:]) for name in (of_weights, of_groups))
         groups = None if groups is None else keys_of_groups(groups, len(labels), f"groups {spec.groups}{of}")
         given.append(Rows(arrays[inputs], labels, weights, digests.keys.get(inputs), groups))
     first = given[0].X
@@ -155,14 +153,8 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
     return _source_of(spec, loaded, keys, digests, "npz")
 
 
-def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
-    """Open a folder with MNIST's four file names, raw or with ``.gz``; any size, any labels. Raises as `read_idx`."""
-    arrays = {name: read_idx(path, IDX_FILES[name]) for name, path in idx_files(folder, IDX_FILES).items()}
-    return source_of_idx(spec, folder.resolve().name, arrays)
-
-
 def source_of_idx(spec: SourceSpec, name: str, arrays: dict[str, np.ndarray], *, are_published: bool = False) -> Source:
-    """Return the source of what `IDX_FILES` hold. Row keys of published images are found when they are asked for."""
+    """Return the source of what `IDX_FILES` hold, of any size. Row keys of published images are found when needed."""
     digests = {key: digest_rows(array) for key, array in arrays.items()}
     scale = scale_of_parts([(key, [arrays[key]]) for key in IDX_FILES if IDX_FILES[key] > 1])
     given = []

@@ -160,14 +160,9 @@ def title_of(name: str, place: int) -> str:
     return name or f"(no name, column {place})"
 
 
-def setting(key: str, value: str) -> str:
-    """Return a setting as messages name it: whoever shows them puts it into the words of the reader."""
-    return f"`{key}={value}`"
-
-
 def drop_setting(*names: str) -> str:
-    """Return the setting that leaves columns out."""
-    return setting("data.drop", names_text(names))
+    """Return the setting that leaves columns out, as messages name it: whoever shows them puts it into their words."""
+    return f"`data.drop={names_text(names)}`"
 
 
 def shown(words: Iterable[str], most: int = 8) -> str:

@@ -96,7 +96,7 @@ def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
     if len(input_shape) != 2 and (spec.name == "sphog" or not is_colour):
         raise UsageError(f"{spec.name} {needs}; use features = {'soft-hog' if is_colour else 'raw'}")
     if spec.name == "sphog":
-        return sphog_length(*input_shape)
+        return len(_tables(*input_shape)[1])
     height, width, *channels = input_shape
     n_features = SoftHog.of(height, width).length(height, width)
     n_means = math.prod(channels) * n_features // ORIENTATIONS
@@ -397,11 +397,6 @@ def mean_rows(images: np.ndarray, rows: np.ndarray, columns: np.ndarray, out: np
             out[i, channel] = cells
 
 
-def sphog_length(height: int, width: int) -> int:
-    """Return the number of features of an image, 2172 for 28 x 28. Raises UsageError where it has no whole cell."""
-    return len(_tables(height, width)[1])
-
-
 def sphog(images: np.ndarray) -> np.ndarray:
     """Return the features (n, d) f4 of images (n, H, W), unsigned bytes or floats; about 20 µs an image of 28 x 28."""
     height, width = images.shape[1:]
@@ -416,7 +411,7 @@ def sphog(images: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def _tables(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each pixel votes, int32 (H, W, 9), and each feature's weight, float64 (d,)."""
+    """Return where each pixel votes (H, W, 9) i4, and each feature's weight (d,) f8; UsageError without a cell."""
     halves = {cell: (cell + 1) // 2 for cell in CELL_WEIGHTS}
     grids = [(cell, *at) for cell, half in halves.items() for at in ((0, 0), (0, half), (half, 0))]
     cell_start = np.full((height, width, len(grids)), -1, dtype=np.int32)

@@ -109,11 +109,6 @@ def _one_scale(name: str, own: float, scale: float) -> str:
     return f"give both on one scale: where {own:g} is white, {name} {change}"
 
 
-def scale_note(scale: float | None) -> list[str]:
-    """Return what a run says of images that are on another scale than that of bytes."""
-    return [] if scale in (None, BYTE_SCALE) else [f"images are read as bytes: {scale:g} is white, and becomes 255"]
-
-
 def to_bytes(images: np.ndarray, scale: float, rows: Sequence[int] | np.ndarray) -> np.ndarray:
     """Return images (n, …) as bytes, where `scale` is white: fractions rounded, the upper 8 of more bits.
 

@@ -212,14 +212,6 @@ def table_files(path: Path) -> list[Path]:
     return files
 
 
-def existing_files(path: Path) -> list[Path]:
-    """Return the files of a table. Raises MissingInputError where there are none."""
-    files = table_files(path)
-    if not files:
-        raise MissingInputError(f"{path}: no such file")
-    return files
-
-
 def is_picture_folder(path: Path) -> bool:
     """Return whether a path names a folder of pictures. Tables beside a single folder of pictures are meant instead."""
     if path.suffix == ".zarr" or is_table_file(path.name) or not path.is_dir() or _has_idx_files(path):

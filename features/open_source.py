@@ -18,9 +18,9 @@ from threading import Lock
 
 import numpy as np
 
-from features.array_sources import ArrayDigests, open_arrays, open_idx_folder, open_npz, source_of_idx
+from features.array_sources import ArrayDigests, open_arrays, open_npz, source_of_idx
 from features.errors import CHANGED, DataError, MissingInputError, UnavailableError, UsageError
-from features.images import BYTE_SCALE, IDX_FILES, idx_file, parse_idx
+from features.images import BYTE_SCALE, IDX_FILES, idx_file, idx_files, parse_idx, read_idx
 from features.input_files import (
     KNOWN_PICTURES,
     KNOWN_TABLES,
@@ -317,7 +317,8 @@ def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
 
         return open_pictures(spec, path, keeper)
     if path.is_dir() and path.suffix != ".zarr" and not is_table(path):
-        return open_idx_folder(spec, path)
+        arrays = {name: read_idx(file, IDX_FILES[name]) for name, file in idx_files(path, IDX_FILES).items()}
+        return source_of_idx(spec, path.resolve().name, arrays)
     if path.suffix == ".npz" or is_table(path):
         if not path.exists():
             raise MissingInputError(f"dataset {spec.dataset}: no such file")

@@ -61,8 +61,6 @@ JPEGS = ("JPEG", "MPO")
 LOSSY = (*JPEGS, "WEBP")  # Formats whose grey pixels may come out with a little colour.
 LEAST_COLOUR = {True: 4, False: 1}  # between channels of a pixel in colour, of such formats and of others
 _alone = Lock()
-
-
 # Bytes that a pixel of a mode takes while it is decoded.
 PIXEL_BYTES = {"1": 3, "L": 2, "I;16": 10, "I;16B": 10, "I": 14, "LA": 14, "P": 14, "RGB": 12, "RGBA": 16}
 PICTURES: dict[tuple[str, str], tuple[str, ...]] = {  # (format, mode): ways in which pixels are stored
@@ -276,11 +274,6 @@ class ReadPictures:
     warnings: Sequence[str]  # what may be damaged
 
 
-def texts(names: Sequence[str]) -> NDArray[Any]:
-    """Return names (n,) as an array of text."""
-    return np.array(names, np.dtypes.StringDType())
-
-
 class Pictures:
     """The pictures of files, an array-like (n, ...) u1 that decodes what is read of it, by a few threads.
 
@@ -331,7 +324,7 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     for path in folders:
         asked = Decoder.of(read[0].shape, read[0].scale) if read else size
         found = _found(path, asked, keeper, skip_bad=spec.skip_bad)
-        labels, names = np.array(list(map(class_of, found.names))), texts(found.names)
+        labels, names = np.array(list(map(class_of, found.names))), np.array(found.names, np.dtypes.StringDType())
         pictures = Pictures(path, names, Decoder.of(found.shape, found.scale), found)
         given.append(Rows(pictures, labels, keys=found.keys, names=names))
         read.append(found)

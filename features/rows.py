@@ -336,7 +336,6 @@ class RunningMoments:
         return self.merge(RunningMoments(count, mean, squares, self.origin))
 
     def merge(self, other: "RunningMoments") -> "RunningMoments":
-        """Return the moments of both sets of rows."""
         if not self.count or not other.count:
             return other if not self.count else self
         count = self.count + other.count

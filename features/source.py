@@ -13,7 +13,7 @@ import numpy as np
 
 from features.cell_text import MOST_CATEGORIES, is_number, shown
 from features.errors import DataError, UsageError
-from features.images import input_shape, scale_note
+from features.images import BYTE_SCALE, input_shape
 from features.row_draws import keys_apart, units_of
 from features.rows import Chosen, InOrder, Mapped, Rows, check_lengths, inputs_of, piece_rows, root_of, some_of
 from features.tables.encoding import TableEncoding
@@ -95,7 +95,6 @@ class Columns:
 
     @classmethod
     def from_description(cls, described: Mapping[str, Any]) -> "Columns":
-        """Return the columns that `described` made."""
         encoding = described["encoding"]
         known = None if encoding is None else TableEncoding.from_description(encoding)
         return cls(**{**described, "inputs": tuple(described["inputs"]), "encoding": known})
@@ -157,7 +156,6 @@ class Source:
 
     @property
     def memory(self) -> SourceMemory:
-        """What the rows take."""
         fields = [values for rows in (self.train, self.test) for values in vars(rows).values()]
         roots = list({id(root): root for root in map(root_of, fields)}.values())
         chunked = [root for root in roots if hasattr(root, "decoding_bytes")]
@@ -257,7 +255,9 @@ def source_of(
     if spec.groups is not None:  # which array is which: one may be both
         identity["roles"] = {"groups": spec.groups, "weights": spec.weights}
     zscored = standardise if spec.standardise is None else spec.standardise
-    notes = [*_task_notes(spec, task, labels, is_table=is_table), *scale_note(scale)]
+    notes = _task_notes(spec, task, labels, is_table=is_table)
+    if scale not in (None, BYTE_SCALE):
+        notes.append(f"images are read as bytes: {scale:g} is white, and becomes 255")
     notes += _fact_notes(spec, n_left_out, classes, train, test)
     if train.groups is None and train.keys is not None:
         train = replace(train, groups=keys_apart(train.keys))

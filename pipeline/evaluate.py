@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
     parser = command_parser(
         "evaluate",
-        "Test error, confusion matrix, AUC, recall and precision of each class; mean squared error for a regression.",
+        "Test error, confusion matrix, recall and precision of each class; mean squared error for a regression.",
         "Without DATA: the test part of the run's own data. Exit codes: 0 done, 2 usage, 65 bad data or a "
         "damaged model, 66 missing input, 69 unavailable, 75 stopped, 78 the data of the run have changed.",
     )

@@ -14,7 +14,7 @@ from features.input_files import is_picture_folder, is_table
 from features.source import NAMED, Source, SourceMemory, SourceSpec
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_rows import FeatureRequest, FeatureShape, describe, request_of, source_spec, store_of
+from pipeline.datasets.feature_rows import FeatureRequest, FeatureShape, describe, request_of, source_spec
 from pipeline.datasets.open_data import Reading, open_data, open_outline
 from pipeline.errors import PlanError
 from pipeline.fit.choose_kernel import candidates_needs
@@ -115,10 +115,8 @@ def prepare(config: TrainConfig, explicit: frozenset[str], reading: Reading, *, 
         refuse(without_effect(config, explicit))
     needed = _reading_of_table(spec)
     if needed > limit:
-        raise PlanError(
-            f"{spec.dataset}: reading the table needs {_size(needed)}, the limit is {_size(limit)}; use "
-            f"`resources.memory_limit={-(-needed // 2**20)}MiB` or more"
-        )
+        told = f"reading the table needs {_size(needed)}, the limit is {_size(limit)}"
+        raise PlanError(f"{spec.dataset}: {told}; use `resources.memory_limit={-(-needed // 2**20)}MiB` or more")
     outline = open_outline(spec)
     if outline is not None:
         _prepared(config, explicit, spec, outline, frozen=frozen)  # what does not fit is never read
@@ -147,7 +145,7 @@ def _prepared(
     if plan.workers.threads < workers and config.resources.scheduler in ("threads", "processes"):
         fewer = f"{plan.workers.threads} of {workers} workers"
         notes.append(f"{fewer}: more do not fit the limit of {_size(plan.limit_bytes)}")
-    store = store_of(config, shape)
+    store = FeatureLayout(Path(config.resources.features_dir).absolute(), shape.store)
     return Prepared(config, request, shape, store, plan, tuple(notes), source.warnings)
 
 
@@ -187,11 +185,9 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
             return sized, _plan_of_workers(sized, needed, workers)
     worst, _ = max(plan.stages, key=lambda stage: stage[1].memory)
     depends = worst != "read" and plan.memory_bytes - data.decoding > limit  # tables and large pictures do not
-    remedy = f", or {_fewer(config, needed)}" if depends else ""
-    raise PlanError(
-        f"stage {worst} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; "
-        f"use `resources.memory_limit={-(-plan.memory_bytes // 2**20)}MiB` or more{remedy}"
-    )
+    remedy = f"use `resources.memory_limit={-(-plan.memory_bytes // 2**20)}MiB` or more"
+    remedy += f", or {_fewer(config, needed)}" if depends else ""
+    raise PlanError(f"stage {worst} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; {remedy}")
 
 
 def _fewer(config: TrainConfig, bounds: _Bounds) -> str:
@@ -238,9 +234,7 @@ def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
         return [Workers(n, -(-n // threads_together(16 * w * w)), 1, False) for n in range(most, 0, -1)]
     here = scheduler == "threads"
     doubled = [2**k for k in range(most.bit_length())]
-    return [
-        Workers(n, 1, together, here) for n in range(most, 0, -1) for together in (*(k for k in doubled if k < n), n)
-    ]
+    return [Workers(n, 1, shared, here) for n in range(most, 0, -1) for shared in (*(k for k in doubled if k < n), n)]
 
 
 def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape, *, stored: bool) -> None:
@@ -258,10 +252,8 @@ def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: Featur
     for folder, needed in by_disk.values():
         free = shutil.disk_usage(folder).free
         if needed > free:
-            raise CannotWriteError(
-                f"{folder}: needs {_size(needed)}, the disk has {_size(free)} free; "
-                "free some space or choose another folder"
-            )
+            told = f"needs {_size(needed)}, the disk has {_size(free)} free"
+            raise CannotWriteError(f"{folder}: {told}; free some space or choose another folder")
 
 
 def _bytes_below(folder: Path) -> int:
@@ -285,9 +277,8 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     computing, solving = STREAMING_BYTES + processes, DRIVER_BYTES + processes
     features, tests = _features_needs(run, data), test_needs(run)
     # Features are computed before any columns, while what opening the data took may not be given back.
-    opening = (
-        ROW_BYTES * n_rows - known + READING_BYTES - STREAMING_BYTES + (reading if resources.stores_features else 0)
-    )
+    opening = ROW_BYTES * n_rows - known + READING_BYTES - STREAMING_BYTES
+    opening += reading if resources.stores_features else 0
     in_rounds = is_in_rounds(config, shape.n_train)
     stages = {
         "features": (computing + opening, features),

@@ -102,10 +102,9 @@ def _arguments(
     """Return what a call asks for: settings by their keys, each with the name of its argument."""
     for data, kinds in ((dataset, str | PathLike), (options.get("test"), str | PathLike | None)):
         if not isinstance(data, kinds):
-            raise ConfigError(
-                f"the data are a {type(data).__name__}: give the name of a data set or the path of a file, as "
-                "numpy.savez('rows.npz', X=X, y=y) and frame.to_parquet('rows.parquet') make one"
-            )
+            makers = "numpy.savez('rows.npz', X=X, y=y) and frame.to_parquet('rows.parquet')"
+            remedy = f"give the name of a data set or the path of a file, as {makers} make one"
+            raise ConfigError(f"the data are a {type(data).__name__}: {remedy}")
     keys = {name: key for key, name in ARGUMENTS.items() if key in SETTINGS}
     for name in options.keys() - keys:
         near = get_close_matches(name, keys, 1)

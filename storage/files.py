@@ -212,9 +212,8 @@ def _name_new(aside: Path, path: Path) -> None:
         if not os.path.lexists(path):
             low_rename(aside, path)
         elif not os.path.samestat(aside.lstat(), path.lstat()):  # a file server may do it twice, and tell of the second
-            raise CannotWriteError(
-                f"{path}: somebody else made it meanwhile, and it stays; choose another name"
-            ) from None
+            fault = "somebody else made it meanwhile, and it stays"
+            raise CannotWriteError(f"{path}: {fault}; choose another name") from None
     with contextlib.suppress(OSError):  # it has its name, and this one does no harm
         low_unlink(aside)
 

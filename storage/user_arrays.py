@@ -63,9 +63,6 @@ class UserArray:
         side_by_side = sum(1 for _ in self._chunk_names(0, 1))
         return min(side_by_side, _CHUNKS_AT_ONCE) * self._chunk_bytes * (2 if self._is_compressed else 1)
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
         """Return the rows of a slice (step 1), or those of some numbers, as a new array.
 

@@ -69,10 +69,11 @@ def chunk_rows_for(row_bytes: int, n_rows: int) -> int:
 
 def create_arrays(root: Path, specs: Sequence[ArraySpec], attributes: Mapping[str, Any]) -> None:
     """Write the metadata of a zarr v3 group and its arrays, durably, that of the root last. Raises CannotWriteError."""
-    nodes = {parent: zarr_metadata.group_node({}) for spec in specs for parent in Path(spec.path).parents}
+    group: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+    nodes = {parent: group for spec in specs for parent in Path(spec.path).parents}
     for spec in specs:
         nodes[Path(spec.path)] = zarr_metadata.array_node(spec.shape, np.dtype(spec.dtype).name, spec.chunk_rows)
-    nodes[Path()] = zarr_metadata.group_node(attributes)
+    nodes[Path()] = group | {"attributes": attributes}
     for path in sorted(nodes, reverse=True):
         disk.make_folder(root / path)
         write_json(root / path / zarr_metadata.NODE_FILE, nodes[path])
@@ -93,10 +94,6 @@ class StoredArray:
     matched: dict[str, tuple[str, bytes]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
-    def n_rows(self) -> int:
-        return self.shape[0]
-
-    @property
     def chunk_file_bytes(self) -> int:
         return self.chunk_rows * math.prod(self.shape[1:]) * self.dtype.itemsize + _CRC_BYTES
 
@@ -109,9 +106,9 @@ class StoredArray:
         values, size = np.ascontiguousarray(values), self.chunk_rows
         stop = start + len(values)
         assert (values.dtype, values.shape[1:]) == (self.dtype, self.shape[1:])
-        assert 0 <= start <= stop <= self.n_rows
+        assert 0 <= start <= stop <= self.shape[0]
         assert start % size == 0
-        assert stop % size == 0 or stop == self.n_rows
+        assert stop % size == 0 or stop == self.shape[0]
         digests = {}
         for chunk in self._chunks(start, stop):
             rows = values[chunk * size - start : (chunk + 1) * size - start]
@@ -151,11 +148,11 @@ class StoredArray:
         UnavailableStoreError where the file system refuses.
         """
         if not isinstance(rows, slice):
-            assert not rows.size or (rows.min() >= 0 and rows.max() < self.n_rows)
+            assert not rows.size or (rows.min() >= 0 and rows.max() < self.shape[0])
             out = np.empty((rows.size, *self.shape[1:]), self.dtype)
             gather_rows(rows, self.chunk_rows, lambda low, high: self._rows_of(low // self.chunk_rows, low, high), out)
             return out
-        start, stop, _ = rows.indices(self.n_rows)
+        start, stop, _ = rows.indices(self.shape[0])
         out = np.empty((max(stop - start, 0), *self.shape[1:]), self.dtype)
         for chunk in self._chunks(start, stop):
             first = chunk * self.chunk_rows
@@ -206,7 +203,7 @@ class StoredArray:
         self.matched[name] = digests[name], trailer
 
     def _damage(self, chunk: int, reason: str) -> CorruptDataError:
-        start, stop = chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.n_rows)
+        start, stop = chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.shape[0])
         where = f"{self.root}: array {self.path}, rows {start}..{stop}, chunk file {self._name(chunk)}"
         return CorruptDataError(f"{where}: {reason}; remove the store and build it again")
 

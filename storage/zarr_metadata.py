@@ -7,7 +7,7 @@ Format: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html
 
 import base64
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,6 @@ def check_our_array(where: Path, node: dict[str, Any]) -> tuple[tuple[int, ...],
     if node != array_node(shape, node["data_type"], chunk_shape[0]):
         raise invalid(where, "not in the form that we write")
     return shape, node["data_type"], chunk_shape[0]
-
-
-def group_node(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a group of ours."""
-    return {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
 
 
 def array_node(shape: tuple[int, ...], dtype: str, chunk_rows: int) -> dict[str, Any]:

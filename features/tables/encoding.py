@@ -30,7 +30,6 @@ from features.cell_text import (
     names_in,
     names_text,
     normal_name,
-    setting,
     shown,
     value_of,
 )
@@ -228,7 +227,7 @@ class RowOrder(NamedTuple):
         if left_out:
             remedy = "by naming it in `data.columns`"
             if len(self.names) <= MOST_REPEATED:
-                remedy = f"with {setting('data.columns', names_text(self.names))}"
+                remedy = f"with `data.columns={names_text(self.names)}`"
             remedy += " in place of `data.drop`" if drops else ""
             yield f"left out, as they number the rows: {left_out}; use one by which the table is only sorted {remedy}"
         if kept:

@@ -25,7 +25,6 @@ from features.cell_text import (
     misread,
     names_text,
     of_one_value,
-    setting,
     shown,
     title_of,
     value_of,
@@ -175,7 +174,7 @@ class Learner:
     def _fault(self, column: _Column, n_rows: int, example: Callable[[str], str]) -> str | None:
         """Return why no setting but one that leaves a column out makes inputs of it; None where one does."""
         words = column.words or {}
-        as_words = setting("data.categorical", f"{ONE_HOT}:{names_text([column.name])}")
+        as_words = f"`data.categorical={ONE_HOT}:{names_text([column.name])}`"
         is_often = column.counts[WORD] * LEAST_REPEATED > n_rows  # a word among numbers
         looks = None if column.named else misread(words)
         if column.counts[MISSING] == n_rows:
@@ -206,8 +205,8 @@ class Learner:
             return f"{len(words)} words, another one in each row{example(WORD)}"
         if len(words) > self._asked.most:
             told = f"{len(words)} words{example(WORD)}, more than {self._asked.most}"
-            more = setting("data.categories", str(len(words)))
-            return f"{told}; {more} takes them" if len(words) <= n_rows // LEAST_REPEATED else told
+            more = f"`data.categories={len(words)}` takes them"
+            return f"{told}; {more}" if len(words) <= n_rows // LEAST_REPEATED else told
         if (twice := of_one_value(map(value_of, words))) is not None:
             both = [f"{[*words][k][:40]!r} in {column.rows[k].place(0)}" for k in twice]
             return f"{' and '.join(both)} are one value, write it in one way"
@@ -217,13 +216,13 @@ class Learner:
 def _remedies(spec: SourceSpec, asked: EncodingRequest, dropped: list[str], needs: Collection[str]) -> str:
     options = []
     if dropped and spec.columns is not None:
-        options.append(setting("data.columns", names_text(name for name in spec.columns if name not in dropped)))
+        options.append(f"`data.columns={names_text(name for name in spec.columns if name not in dropped)}`")
     elif dropped:
         options.append(drop_setting(*(spec.drop or ()), *dropped))
     left = [name for name in asked.columns if name not in dropped]
     if "categorical" in needs or len(left) < len(asked.columns):
-        options.append(setting("data.categorical", f"{ONE_HOT}:{names_text(left)}" if left else ONE_HOT))
-    options += [setting("data.missing", "median")] if "missing" in needs else []
+        options.append(f"`data.categorical={ONE_HOT}:{names_text(left)}`" if left else f"`data.categorical={ONE_HOT}`")
+    options += ["`data.missing=median`"] if "missing" in needs else []
     return " ".join(options)
 
 
@@ -237,9 +236,7 @@ class CellReader:
     unknown: Counter[str] = field(default_factory=Counter)  # cells of each column with a word that is not known
 
     def __post_init__(self) -> None:
-        self._known = [
-            None if words is None else {value_of(word): k for k, word in enumerate(words)} for words in self.words
-        ]
+        self._known = [None if one is None else {value_of(word): k for k, word in enumerate(one)} for one in self.words]
 
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
         """Return the codes (rows, columns) f8 of columns at some places; DataError for the first row that has none."""
@@ -284,7 +281,6 @@ class PointsOfThree:
         self._seen = dict.fromkeys((place for place in places if place is not None), False) if can_be else {}
 
     def add(self, batch: Batch) -> None:
-        """See the cells of a batch."""
         for place in list(self._seen):
             cells = batch.columns[place]
             cells = cells.filter(compute.match_substring(cells, "."))
@@ -294,7 +290,6 @@ class PointsOfThree:
                 del self._seen[place]
 
     def notes(self, layout: TableLayout) -> tuple[str, ...]:
-        """Return a note of such columns, if there are any."""
         columns = [layout.title(place) for place, is_seen in self._seen.items() if is_seen]
         told = f"{self._marks} are decimal ones, with three digits behind each"
         return (f"{told}; take them out where they stand between thousands: {shown(columns)}",) if columns else ()
@@ -319,7 +314,7 @@ def check_commas(table: Table, layout: TableLayout, words: Words, labels: "pyarr
     told = shown(f"{title} (such as {commas[0]!r:.60})" for title, commas in found.items())
     has_points = any("." in text for commas in found.values() for text in commas)
     without = ", without points between thousands" if has_points else ""
-    remedy = f"if these are decimal commas{without}, read the file with {setting('data.decimal', ',')}"
+    remedy = f"if these are decimal commas{without}, read the file with `data.decimal=,`"
     if unclear := [title for title, commas in found.items() if all(map(_MAY_BE_THOUSANDS.fullmatch, commas))]:
         remedy = f"if commas stand between thousands ({shown(unclear)}), take them out of the cells; {remedy}"
     raise DataError(f"{table.path}: numbers with commas in {told}; {remedy}")

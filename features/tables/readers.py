@@ -25,9 +25,9 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyarrow import compute, types
 
-from features.cell_text import counted, drop_setting, has_controls, is_number, normal_name, setting, shown, title_of
-from features.errors import DataError, UsageError
-from features.input_files import existing_files, is_parquet, open_plain, open_unpacked, suffix_of
+from features.cell_text import counted, drop_setting, has_controls, is_number, normal_name, shown, title_of
+from features.errors import DataError, MissingInputError, UsageError
+from features.input_files import is_parquet, open_plain, open_unpacked, suffix_of, table_files
 from features.source import Columns, SourceSpec
 
 SEPARATORS = ",;\t"
@@ -134,7 +134,7 @@ class CsvFile:
             self._header = not are_numbers
         if self._header and are_numbers:
             fault = f"its first line holds numbers ({separator.join(cells)[:40]}), no names"
-            remedy = f"put the names of the columns above it, or train with {setting('data.header', 'false')}"
+            remedy = "put the names of the columns above it, or train with `data.header=false`"
             if len(cells) > 1 and [cell.strip() for cell in cells] == [str(k) for k in range(len(cells))]:
                 remedy = "put names in its place, as these count the columns"
             raise DataError(f"{self.path}: {fault}; {remedy}")
@@ -337,7 +337,6 @@ class ParquetFile:
 
     @property
     def kinds(self) -> list[str | None]:
-        """What each column holds: see `kind_of`."""
         return [kind_of(of) for of in self._facts[0].types]
 
     @property
@@ -421,7 +420,9 @@ class Table:
     @classmethod
     def in_files(cls, path: Path, *, header: bool | None = True, decimal: str = ".") -> "Table":
         """Return the table in a file, or in those of a folder in the order of their names; see `CsvFile`."""
-        files = existing_files(path)
+        files = table_files(path)
+        if not files:
+            raise MissingInputError(f"{path}: no such file")
         if is_parquet(files[0]):
             return cls(path, [*map(ParquetFile, files)])
         return cls(path, [CsvFile(file, header=header, decimal=decimal) for file in files])
@@ -682,11 +683,7 @@ def _by_name(names: list[str], known: Columns, path: Path) -> tuple[int, ...]:
     missing = [name for name in wanted if name not in names]
     if missing:
         others = [name for name in names if name not in wanted]
-        has = f" and has {_listed(others)}" if others else ""
-        advice = "give the columns of the training file by their names"
-        raise DataError(f"{path}: lacks {_listed(missing)}{has}; {advice}")
+        lacks, has = (f"the column{'s' * (len(some) > 1)} {shown(map(repr, some))}" for some in (missing, others))
+        told = f"lacks {lacks} and has {has}" if others else f"lacks {lacks}"
+        raise DataError(f"{path}: {told}; give the columns of the training file by their names")
     return tuple(names.index(name) for name in wanted)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"the column{'s' if len(names) > 1 else ''} {shown([repr(name) for name in names])}"

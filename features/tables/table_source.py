@@ -5,7 +5,7 @@ keeps the codes of a sample of the rows, of all where the table is small.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from features.cell_text import drop_setting, looks_like_cell, normal_name, setting, shown
+from features.cell_text import drop_setting, looks_like_cell, normal_name, shown
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
-from features.input_files import KNOWN_TABLES, existing_files, is_table, table_name
+from features.input_files import KNOWN_TABLES, is_table, table_files, table_name
 from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.rows import InOrder, Mapped, RowArray, Rows, digest_rows, root_of, some_of
 from features.source import PARTS, Columns, Keeper, Source, SourceSpec, Tick, chosen_rows, count_rows, source_of
@@ -136,7 +136,7 @@ class TrainingTable:
         request |= {"decimal": spec.decimal, "named": spec.columns}
         if asked.encodes:  # as is learned on the training rows
             request["encoded"] = [spec.seed, spec.n_train, spec.test_fraction, spec.test is None]
-        self.found = _read_once(keeper, path, request, self._learn)
+        self.found = keeper.read(path, request, self._learn, ReadTable) if keeper else self._learn(lambda n_rows: None)
         self.layout = self._every.without(self.found.left_out)
         described = self.found.encoding
         encoding = None if described is None else TableEncoding.from_description(described)
@@ -197,13 +197,12 @@ class TrainingTable:
         return Rows(inputs, train.y[places], some_of(train.weights, places), numbers=drawn[chosen])
 
     def notes(self) -> Iterator[str]:
-        """Yield what is assumed of the table."""
         layout, names = self.layout, self.table.names
         yield from _file_notes(self.table, self.found)
         like_cells = [name for name in names if looks_like_cell(name)]
         if like_cells and isinstance(self.table.parts[0], CsvFile):
-            remedy = setting("data.header", "false")
-            yield f"columns are called {shown(like_cells)}; if these are cells of the first row, train with {remedy}"
+            told = f"columns are called {shown(like_cells)}"
+            yield f"{told}; if these are cells of the first row, train with `data.header=false`"
         yield f"target: {layout.title(layout.target or 0)}; inputs: {shown(map(layout.title, layout.inputs))}"
         yield from self.columns.encoding.notes() if self.columns.encoding is not None else ()
         read = {*layout.inputs, layout.target, layout.weights, layout.groups}
@@ -255,15 +254,8 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
 def learning_bytes(spec: SourceSpec) -> int:
     """Return how many bytes the first reading of a table takes beside 60 for each row, from headers and sizes."""
     path = Path(spec.dataset)
-    size = sum(file.stat().st_size for file in existing_files(path))
+    size = sum(file.stat().st_size for file in table_files(path))
     return Table.in_files(path, header=spec.header).parts[0].reading_bytes() + min(16 * SAMPLE_CELLS, 32 * size)
-
-
-def _read_once(
-    keeper: Keeper | None, path: Path, request: dict[str, Any], read: Callable[[Tick], ReadTable]
-) -> ReadTable:
-    """Return what is kept of a table for such a request, or read it now."""
-    return keeper.read(path, request, read, ReadTable) if keeper else read(lambda n_rows: None)
 
 
 def _where(table: Table, layout: TableLayout) -> str:
@@ -397,7 +389,6 @@ class _Reading:
         return labels
 
     def _place(self, row: int) -> str:
-        """Return what a row is called, for people."""
         first, batch = next(one for one in reversed(self._batches) if one[0] <= row)
         return batch.place(row - first) + (f" of {batch.path.name}" if len(self._table.parts) > 1 else "")
 
@@ -413,7 +404,11 @@ def _open_test(
     request = {"layout": astuple(layout), "header": spec.header, "words": train.found.words, "missing": reader.missing}
     request |= {"labels": read_as, "decimal": spec.decimal}
     reading = _Reading(table, layout, reader, spec.seed)
-    found = _read_once(keeper, path, request, lambda tick: reading.read(tick, read_as)[0])
+
+    def read(tick: Tick) -> ReadTable:
+        return reading.read(tick, read_as)[0]
+
+    found = keeper.read(path, request, read, ReadTable) if keeper else read(lambda n_rows: None)
     if found.labels.dtype.kind != "U" and train.found.labels.dtype.kind == "U":
         found = replace(found, labels=found.labels.astype(str))
     rows = found.rows(table, layout, columns.encoding, in_memory=keeper is None)

@@ -128,9 +128,7 @@ def _train_parser() -> argparse.ArgumentParser:
     asked.add_argument("--config", type=Path, metavar="FILE", help="TOML file of settings")
     add_set_option(asked, "any setting by its key")
     asked.add_argument("--print-config", action="store_true", help="print every value and where it came from, and stop")
-    asked.add_argument(
-        "--dry-run", action="store_true", help="print rows, blocks, memory and disk of each stage, and stop"
-    )
+    asked.add_argument("--dry-run", action="store_true", help="print memory and disk of each stage, and stop")
     asked.add_argument("-q", "--quiet", action="store_true", help="print errors and warnings only")
     groups = {"most used": first}
     for key in (*FIRST, *(key for key in SETTINGS if key not in FIRST)):
@@ -146,7 +144,5 @@ def _train_parser() -> argparse.ArgumentParser:
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which rows of DATA are meant."""
     parser.add_argument("--part", choices=("train", "test", "all"), help="part of a data set that has parts")
-    parser.add_argument(
-        "--target", metavar="NAME", help="column of a table, or array of an .npz or .zarr, that holds y"
-    )
+    parser.add_argument("--target", metavar="NAME", help="column of a table, or array of .npz or .zarr, that holds y")
     add_set_option(parser, "seed or data.KEY of a named data set")

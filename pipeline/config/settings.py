@@ -190,10 +190,9 @@ def _of_file(path: Path) -> dict[str, tuple[Any, str]]:
     found = {key: (value, path.name) for key, value in read_toml(path).items()}
     address, _ = found.get("resources.scheduler", ("", ""))
     if is_address(address):
-        raise ConfigError(
-            f"resources.scheduler = {address!r:.80} ({path.name}): a file names no address, since what answers there "
-            f"can run code here; drop it there, and give it with `resources.scheduler` if you trust it"
-        )
+        fault = "a file names no address, since what answers there can run code here"
+        remedy = "drop it there, and give it with `resources.scheduler` if you trust it"
+        raise ConfigError(f"resources.scheduler = {address!r:.80} ({path.name}): {fault}; {remedy}")
     return found
 
 
@@ -254,8 +253,6 @@ def resumed(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
         if not key.startswith("resources.") and before != now:
             differing.append(f"{key}: {before} in the run, {now} asked")
     if differing:
-        raise ConfigMismatchError(
-            f"the run was started with other settings ({'; '.join(differing)}); drop them, or start a new run"
-        )
+        raise ConfigMismatchError(f"the run has other settings ({'; '.join(differing)}); drop them, or start a new run")
     changed = {key: get(asked, key) for key in loaded.explicit if key.startswith("resources.")}
     return with_values(stored, changed | {"resources.time_limit": asked.resources.time_limit})

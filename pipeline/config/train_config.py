@@ -8,6 +8,7 @@ parser takes a text or a TOML value and returns a checked value, or raises Value
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral
 from string import ascii_letters
@@ -53,10 +54,9 @@ def real(
 
 
 def _number(value: Any) -> float:
-    try:
+    with suppress(TypeError, ValueError, OverflowError):
         return math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
+    return math.nan
 
 
 @dataclass(frozen=True)
@@ -196,12 +196,10 @@ def byte_size(value: object) -> int:
     return max(int(_in_units(value, BYTE_UNITS, "a size above 0 such as 2GiB, 800MB or a number of bytes")), 1)
 
 
-_TIME_UNITS = {"": 1.0, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0, "D": 86400.0}
-
-
 def duration(value: object) -> float:
     """Accept a time in seconds: 90, 90s, 55m, 12h, 2d."""
-    return _in_units(value, _TIME_UNITS, "a time above 0 such as 90s, 55m, 12h or a number of seconds")
+    units = {"": 1.0, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0, "D": 86400.0}
+    return _in_units(value, units, "a time above 0 such as 90s, 55m, 12h or a number of seconds")
 
 
 def _in_units(value: object, units: Mapping[str, float], words: str) -> float:
@@ -471,8 +469,7 @@ class Resources:
     scheduler: str = option(
         "threads",
         OneOf(("serial", "threads", "processes"), address),
-        "who computes: serial, threads or processes; tls://HOST:PORT of a dask scheduler only as a flag, and "
-        "for one start",
+        "who computes: serial, threads or processes; tls://HOST:PORT of dask only as a flag, and for one start",
         "--scheduler",
     )
     workers: int | None = optional(whole(1, 4096), "auto", "tasks at a time (auto: the processors)", "--workers")

@@ -171,11 +171,6 @@ class ScaledFeatures:
 FeatureAccess = FeatureLayout | LiveFeatures | ScaledFeatures | Rows | Stored
 
 
-def store_of(config: TrainConfig, shape: FeatureShape) -> FeatureLayout:
-    """Return where the features of a run are stored, whether they are there yet or not."""
-    return FeatureLayout(Path(config.resources.features_dir).absolute(), shape.store)
-
-
 def open_features(access: FeatureAccess, part: Part = "train") -> Rows:
     """Return the rows of a part with their features (n, d), kept open for the tasks of this process.
 
@@ -381,7 +376,7 @@ def prepare(
     remove_stale(layout.folder)
     create_arrays(layout.arrays, _array_specs(shape, source), {"description": shape.description})
     arrays = open_arrays(layout.arrays)
-    n_inputs = arrays["standardisation/mean"].n_rows
+    n_inputs = arrays["standardisation/mean"].shape[0]
     arrays["standardisation/mean"].write(0, np.array(features.mean or np.zeros(n_inputs)))
     arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
     items = [

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -120,12 +120,11 @@ def _packed(found: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
 def _known(file: Path, form: Any) -> Any:
     """Return what is kept in a file, None where it is not there or damaged."""
-    try:
+    with suppress(MissingDataError, CorruptDataError):
         arrays, facts = load(file)
         texts = {name: np.array(texts)[arrays[name]] for name, texts in facts["texts"].items()}
         return form(**{name: value for name, value in facts.items() if name != "texts"}, **(arrays | texts))
-    except (MissingDataError, CorruptDataError):
-        return None
+    return None
 
 
 def _stamps(path: Path) -> list[list[Any]]:

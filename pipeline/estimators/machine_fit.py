@@ -190,7 +190,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
         dtype=rows.X.dtype.name,
     )
     config = with_value(config, "data.groups", None if groups is None else "groups")
-    config = _filled_in(machine, config, explicit, rows, shape)
+    config = _filled_in(config, explicit, rows, shape)
     given, fitted = rows.X, None
     if config.data.standardise:
         plain = replace(rows, X=_seen(given))
@@ -310,9 +310,7 @@ def _targets_and_weights(
     return task, tuple(machine.classes_.tolist()), targets, weights, of_classes
 
 
-def _filled_in(
-    machine: Any, config: TrainConfig, explicit: frozenset[str], rows: Rows, shape: FeatureShape
-) -> TrainConfig:
+def _filled_in(config: TrainConfig, explicit: frozenset[str], rows: Rows, shape: FeatureShape) -> TrainConfig:
     count, limit = config.centers.count, limit_bytes(config.resources)
     n_different = len(np.unique(rows.keys))
     if isinstance(count, int) and count > n_different:
@@ -331,12 +329,12 @@ def _filled_in(
         needed = _memory_of_fit(with_value(config, "centers.working_set", sizes[-1]), shape)
         fewer = range(max(config.solver.n_selected, 1), n_candidates)
         n_fitting = bisect(fewer, limit, key=lambda n: _memory_of_fit(with_candidates(config, n), shape))
-        needs_gram_of_all = len(sizes) == 1 and not config.solver.selects
-        raise MemoryError(
-            f"{n_candidates} candidates need {needed / 2**20:.1f} MiB, the memory limit is {limit / 2**20:.1f} MiB; "
-            f"{f'lower n_centers to {fewer[n_fitting - 1]} or ' if n_fitting else ''}raise memory_limit"
-            + (", or give penalty a number, for which not all need a Gram" if needs_gram_of_all else "")
-        )
+        remedy = f"lower n_centers to {fewer[n_fitting - 1]} or " if n_fitting else ""
+        remedy += "raise memory_limit"
+        if len(sizes) == 1 and not config.solver.selects:
+            remedy += ", or give penalty a number, for which not all need a Gram"
+        told = f"{needed / 2**20:.1f} MiB, the memory limit is {limit / 2**20:.1f} MiB"
+        raise MemoryError(f"{n_candidates} candidates need {told}; {remedy}")
     if is_in_rounds(found, shape.n_train):
         refuse(without_room(found, n_candidates))
     return found
@@ -414,10 +412,8 @@ def model_of(machine: Any) -> SparseKernelModel:
         centers = points.astype(np.float32)
         moved = (np.linalg.norm(centers - points, axis=1) / np.sqrt(machine._model.sigma2)).max(initial=0.0)
     if not moved <= MOST_MOVED:
-        raise ValueError(
-            f"a model's centers are float32, which moves one of these by {moved:.1g} kernel widths; standardise X "
-            "(standardise=True) and fit again"
-        )
+        fault = f"a model's centers are float32, which moves one of these by {moved:.1g} kernel widths"
+        raise ValueError(f"{fault}; standardise X (standardise=True) and fit again")
     model = replace(machine._model, centers=centers)
     model.check()
     return model

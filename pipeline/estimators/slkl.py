@@ -232,8 +232,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     missing values: by a pipeline with OneHotEncoder and SimpleImputer, or train from a file with the command.
 
     float32 rows give float32 predictions. Kernel values of a fit are float64, those of predictions as precise as they
-    must be.
-    A fit costs 2·n·d·M + n·M² operations and a few times 8·M² bytes, with one BLAS thread.
+    must be. A fit costs 2·n·d·M + n·M² operations and a few times 8·M² bytes, with one BLAS thread.
 
     A fit that raises, also KeyboardInterrupt on Ctrl-C, leaves the estimator as it was.
 

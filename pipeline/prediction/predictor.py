@@ -172,9 +172,7 @@ def _source_of_run(config: TrainConfig, predictor: Predictor) -> Source:
     shape = describe(request_of(config, spec), source)
     if shape.digest != run_folder.read_environment(predictor.layout)["data"]:
         names = " and ".join(filter(None, (config.dataset, config.data.test)))
-        raise ConfigMismatchError(
-            f"{names}: no longer the data that the run was trained on; restore them, or name other DATA"
-        )
+        raise ConfigMismatchError(f"{names}: no longer the data of the run; restore them, or name other DATA")
     return source
 
 
@@ -210,9 +208,8 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     if not path.exists():
         raise UsageError(f"data set {asked.data!r} is unknown; give one of {', '.join(NAMED)} or the path of your data")
     if is_folder or not is_file:
-        raise UsageError(
-            f"{path}: file type not known; give .npz, {KNOWN_TABLES}, or a folder: .zarr, IDX layout, pictures"
-        )
+        known = f".npz, {KNOWN_TABLES}, or a folder: .zarr, IDX layout, pictures"
+        raise UsageError(f"{path}: file type not known; give {known}")
     if path.suffix == ".npz":
         with npz_archive(path) as archive:
             wanted = [name for name in _wanted(archive.files, asked, PART_KEYS) if name in archive.files]
@@ -262,7 +259,7 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, 
 
     To skip bad ones all are decoded here, and again when they are read.
     """
-    from features.pictures import Decoder, Pictures, decode_all, texts  # with what decodes them
+    from features.pictures import Decoder, Pictures, decode_all  # with what decodes them
 
     if model.image_scale is None:
         raise DataError(f"{path}: the model is not of images that become bytes, so that it takes no pictures")
@@ -274,7 +271,7 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, 
         place = folder if folder.is_dir() else Path()
         listed = pictures_below(folder).names if place == folder else [str(path), *asked.more]
         found = decode_all(place, listed, decoder, lambda _: stopping.check(), skip_bad=True) if skip_bad else None
-        names = texts(listed if found is None else found.names)
+        names = np.array(listed if found is None else found.names, np.dtypes.StringDType())
         at, pictures = place.resolve(), Pictures(place, names, decoder, found)
         labels = [class_of(name) if place == folder and "/" in name else (at / name).parent.name for name in names]
         piece = _array_piece(str(folder), pictures, np.array(labels) if asked.labelled else None)

@@ -168,10 +168,8 @@ class SparseKernelModel:
         if self.task == "regression":
             raise ConfigError("no probabilities: the model is of a regression, which has no classes")
         if self.calibration is None:
-            raise ConfigError(
-                "no probabilities: the model has no temperature to make them with, trained without held-out rows; "
-                "train again with statistics.hold_out above 0"
-            )
+            fault = "the model has no temperature to make them with, trained without held-out rows"
+            raise ConfigError(f"no probabilities: {fault}; train again with statistics.hold_out above 0")
         return tuple(f"probability_{label}" for label in self.labels)
 
     def probabilities_of(self, decision: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -257,10 +255,9 @@ class SparseKernelModel:
         with np.errstate(over="ignore"):
             most = np.abs(self.weights).sum(axis=0) + np.abs(self.intercept)
         if not most.max() <= LARGEST_DECISION:
-            raise ModelFormatError(
-                f"weights and intercept allow decision values up to {most.max():.1g}, more than {LARGEST_DECISION:g}; "
-                "such a model predicts infinities: train again, with targets on a smaller scale"
-            )
+            fault = f"weights and intercept allow decision values up to {most.max():.1g}, over {LARGEST_DECISION:g}"
+            remedy = "such a model predicts infinities: train again, with targets on a smaller scale"
+            raise ModelFormatError(f"{fault}; {remedy}")
 
 
 def _check_array(name: str, array: Any, dtype: type, *shapes: tuple[int, ...]) -> None:
@@ -276,10 +273,8 @@ def _feature_spec(described: Any) -> FeatureSpec:
     spec = FeatureSpec(**{one.name: described[one.name] for one in fields(FeatureSpec) if one.name in described})
     expected = parameters(spec)
     if json.dumps(described, sort_keys=True) != json.dumps(expected, sort_keys=True):  # 1, 1.0 and true differ there
-        raise ModelFormatError(
-            f"its features are {described!r:.200}, this software computes {expected!r:.200}; "
-            "train again, or use the version that wrote the model"
-        )
+        fault = f"its features are {described!r:.200}, this software computes {expected!r:.200}"
+        raise ModelFormatError(f"{fault}; train again, or use the version that wrote the model")
     return spec
 
 

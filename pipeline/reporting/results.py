@@ -26,7 +26,7 @@ def build(run: Run, scores: dict[str, Any]) -> dict[str, Any]:
     assert final is not None
     summary = final.summary
     refitted = summary["ridge"] is not None and summary["penalty"] is not None
-    moved = final.points is not None
+    moved, rounds, n_entries = final.points is not None, summary["rounds"], shape.n_train * work.n_candidates
     model, score, selection = load_model(run.layout.model), scores["model"], summary["selection"]
     if selection is not None:
         curve = zip(selection["curve"], scores["prefixes"], strict=True)
@@ -60,9 +60,7 @@ def build(run: Run, scores: dict[str, Any]) -> dict[str, Any]:
         "hold_out": _hold_out(work, summary),
         "confusion": score["confusion"],
         "model_n_centers": model.n_centers,
-        "kernel_entries": sum(record["kernel_entries"] for record in summary["rounds"])
-        if summary["rounds"]
-        else shape.n_train * work.n_candidates,
+        "kernel_entries": sum(record["kernel_entries"] for record in rounds) if rounds else n_entries,
         "peak_rss_bytes": run.events.meter.peak_bytes,
         "wall_seconds": sum(cost.wall_seconds for cost in run.events.costs.values()),
         "stages": {name: dict(vars(cost)) for name, cost in run.events.costs.items()},
@@ -106,9 +104,7 @@ def _feature_scales(work: Workspace, model: SparseKernelModel) -> dict[str, Any]
     if model.feature_scales is None:
         return None
     choice, columns = work.choice, model.table_columns
-    plain = (
-        trial for trial in choice["tried"] if trial["scales"] == PLAIN and trial["n_centers"] == choice["n_centers"]
-    )
+    plain = (one for one in choice["tried"] if one["scales"] == PLAIN and one["n_centers"] == choice["n_centers"])
     return {
         "kind": choice["scales"],
         "scales": lengths(model.feature_scales).tolist(),
@@ -124,9 +120,8 @@ def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConf
         fault = "the model has no centers and predicts the same for every row"
         return [f"{fault}; lower `solver.penalty`, or give `solver.penalty=auto`"]
     untried = [] if config.kernel.sigma2 == "auto" else ["`kernel.sigma2=auto`"]
-    untried += (
-        ["`solver.penalty=auto`"] if config.solver.is_penalised and not isinstance(config.solver.penalty, str) else []
-    )
+    if config.solver.is_penalised and not isinstance(config.solver.penalty, str):
+        untried.append("`solver.penalty=auto`")
     advice = "try " + (", ".join(untried) or "other inputs, or more rows")
     if score["r2"] is not None and score["r2"] <= 0:
         return [f"the model is no better on the test part than its mean (R2 {score['r2']:.3g}); {advice}"]

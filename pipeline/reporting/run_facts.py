@@ -56,7 +56,7 @@ def status(root: Path) -> dict[str, Any]:
     elif layout.report.exists():
         state, report = "finished", tried(damaged, "report", lambda: read_record(layout.report))
     under_way = stored if state != "finished" else {}
-    progress = under_way.get("progress")
+    progress, resume = under_way.get("progress"), resume_command(config.dataset if config else "DATASET", root)
     if progress and state != "running":
         progress["seconds_left"] = None
     return {
@@ -72,16 +72,14 @@ def status(root: Path) -> dict[str, Any]:
         "peak_rss_bytes": stored.get("peak_rss_bytes"),
         "last_error": error if state == "failed" else None,
         "report": report,
-        "resume": resume_command(config.dataset if config else "DATASET", root)
-        if state in ("stopped", "failed", "killed")
-        else None,
+        "resume": resume if state in ("stopped", "failed", "killed") else None,
         "damaged": damaged,
     }
 
 
 def lines(facts: dict[str, Any]) -> list[str]:
     """Return the facts as lines for people."""
-    held, peak, report = facts["held_by"], facts["peak_rss_bytes"], facts["report"]
+    held, peak, report, age = (facts[name] for name in ("held_by", "peak_rss_bytes", "report", "saved_seconds_ago"))
     by = f" by process {held['pid']} on {held['host']} since {held['started']}" if held else ""
     text = [f"{facts['run']}: {facts['dataset'] or 'unknown data'}, {facts['state']}{by}"]
     if facts["stage"]:
@@ -90,9 +88,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
     shown = {
         "last message": None if facts["state"] == "finished" else facts["last_message"],
         "last error": facts["last_error"],
-        "finished" if report else "saved last": None
-        if facts["saved_seconds_ago"] is None
-        else f"{duration(facts['saved_seconds_ago'])} ago",
+        "finished" if report else "saved last": None if age is None else f"{duration(age)} ago",
         "peak memory": None if peak is None else f"{peak / 2**20:.0f} MiB",
         "continue with": facts["resume"],
     }

@@ -121,9 +121,6 @@ class DaskExecutor(Executor):
         self._known.clear()
         self._check_workers()
 
-    def _ask(self, question: Callable[[], Value]) -> Value:
-        return ask(question, self._patience)
-
     def _look(self) -> None:
         stopping.check()
         if time.monotonic() - self._looked >= _LOOK_SECONDS:
@@ -132,20 +129,18 @@ class DaskExecutor(Executor):
 
     def _check_workers(self) -> dict[str, int]:
         """Return the threads of each worker that there is; check those that came meanwhile."""
-        there: dict[str, int] = self._ask(self._client.nthreads)
+        there: dict[str, int] = ask(self._client.nthreads, self._patience)
         new = sorted(there.keys() - self._known)
         if new:
-            self._ask(partial(check_code, self._client, new))
+            ask(partial(check_code, self._client, new), self._patience)
             self._check_sight(new)
             self._known |= set(new)
         now = time.monotonic()
         self._alone_since = None if there else self._alone_since or now
         alone = now - (self._alone_since or now)
         if alone > self._patience:
-            raise SchedulerError(
-                f"no worker for {alone:.0f} s, longer than `resources.worker_timeout`; start one and run again with "
-                "`resume=auto`, or use `resources.scheduler=threads`"
-            )
+            remedy = "start one and run again with `resume=auto`, or use `resources.scheduler=threads`"
+            raise SchedulerError(f"no worker for {alone:.0f} s, longer than `resources.worker_timeout`; {remedy}")
         if alone > TOLD_SECONDS and not self._has_told:
             self.warn(f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most")
         self._has_told = alone > TOLD_SECONDS
@@ -155,23 +150,22 @@ class DaskExecutor(Executor):
         for path in self._paths:
             # Path.exists raises where a folder is closed to us.
             asked = partial(self._client.run, os.path.exists, path, workers=workers, on_error="return")
-            for worker, seen in self._ask(asked).items():
+            for worker, seen in ask(asked, self._patience).items():
                 if seen is False:  # an error is returned by one that died meanwhile
                     raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
 
     def _result_of(self, future: Future) -> ItemResult[Item, Value]:
-        error: BaseException | None = self._ask(future.exception)
+        error: BaseException | None = ask(future.exception, self._patience)
         if error is None:
             # What a worker held that died is computed again, by the next one: it may take long.
             result: ItemResult[Item, Value] = ask(future.result, math.inf, self._look)
             return result
         if isinstance(error, KilledWorker):
-            raise PlanError(
-                f"a worker died {ALLOWED_WORKER_DEATHS + 1} times on the same item ({error}); most often it ran out of "
-                "memory: lower `resources.workers` or `centers.count`, or raise `resources.memory_limit`"
-            )
+            fault = f"a worker died {ALLOWED_WORKER_DEATHS + 1} times on the same item ({error})"
+            remedy = "lower `resources.workers` or `centers.count`, or raise `resources.memory_limit`"
+            raise PlanError(f"{fault}; most often it ran out of memory: {remedy}")
         if isinstance(error, (ImportError, AttributeError, TypeError)):
-            self._ask(partial(check_code, self._client, None))  # what other code may say before it is compared
+            ask(partial(check_code, self._client, None), self._patience)  # it may be what other code says
         if isinstance(error, Exception) and not isinstance(error, PipelineError):
             self._check_workers()  # one that has just come may not see the paths
         raise error
@@ -251,10 +245,9 @@ def open_local_client(processes: int, workers: int, memory_bytes: int) -> Iterat
                 silence_logs=logging.CRITICAL,
             )
         except (RuntimeError, OSError) as error:
-            raise SchedulerError(
-                f"the worker processes did not start ({list(causes_of(error))[-1]}); "
-                "lower `resources.workers`, or use `resources.scheduler=threads`"
-            ) from error
+            fault = f"the worker processes did not start ({list(causes_of(error))[-1]})"
+            remedy = "lower `resources.workers`, or use `resources.scheduler=threads`"
+            raise SchedulerError(f"{fault}; {remedy}") from error
         with cluster, Client(cluster, set_as_default=False) as client:
             yield client
 
@@ -280,9 +273,8 @@ def open_remote_client(address: str) -> Iterator[Client]:
 
     client = ask(connect, 2 * CONNECT_SECONDS)
     if isinstance(client, Exception):
-        raise SchedulerError(
-            f"dask scheduler {address} does not answer ({client}); start it, or use `resources.scheduler=threads`"
-        )
+        fault = f"dask scheduler {address} does not answer ({client})"
+        raise SchedulerError(f"{fault}; start it, or use `resources.scheduler=threads`")
     try:
         yield client
     finally:
@@ -326,10 +318,8 @@ def ask(question: Callable[[], Value], seconds: float, meanwhile: Callable[[], N
     while not wait([answer], 5 * stopping.POLL_SECONDS).done:
         meanwhile()
         if time.monotonic() > deadline:
-            raise SchedulerError(
-                f"the dask scheduler has not answered for {seconds:.0f} s; see whether it runs, and run again with "
-                "`resume=auto`"
-            )
+            fault = f"the dask scheduler has not answered for {seconds:.0f} s"
+            raise SchedulerError(f"{fault}; see whether it runs, and run again with `resume=auto`")
     return answer.result()
 
 
@@ -339,7 +329,5 @@ def asking() -> Iterator[None]:
     try:
         yield
     except (CancelledError, PoolCancelledError, ClosedClientError, OSError, *_CLOSED) as error:
-        raise SchedulerError(
-            f"the dask scheduler was lost ({type(error).__name__}); run again with `resume=auto`; to use a cluster "
-            "again, give its address too"
-        ) from None
+        remedy = "run again with `resume=auto`; to use a cluster again, give its address too"
+        raise SchedulerError(f"the dask scheduler was lost ({type(error).__name__}); {remedy}") from None

@@ -22,17 +22,14 @@ def limit_bytes(resources: Resources) -> int:
     return resources.memory_limit or (machine if group is None else min(machine, group)) * 3 // 4
 
 
-ROOT = Path("/")
-
-
-def memory_limit_bytes(root: Path = ROOT) -> int | None:
+def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     """Return the smallest memory limit of this process's groups, None where none limits it."""
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
     limits = [limit for group in _groups(root, "memory") for name in names for limit in _numbers(group / name)]
     return min(limits, default=None)
 
 
-def processor_limit(root: Path = ROOT) -> int | None:
+def processor_limit(root: Path = Path("/")) -> int | None:
     """Return how many processors the smallest quota of this process's groups is worth, rounded up, None without one."""
     shares = []
     for group in _groups(root, "cpu"):
@@ -63,18 +60,16 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
+    with suppress(OSError):
         return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
+    return []
 
 
 def _numbers(path: Path) -> list[int]:
     """Return the whole numbers in a file; none where it is not there, or says `max` instead."""
-    try:
+    with suppress(OSError, ValueError):
         return [int(word) for word in path.read_text().split()]
-    except (OSError, ValueError):
-        return []
+    return []
 
 
 class MemoryMeter:

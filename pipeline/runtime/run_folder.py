@@ -75,34 +75,27 @@ def _refuse_others(root: Path) -> None:
     for folder, *entries in os.walk(root):
         for path in (Path(folder, name) for name in sorted(chain(*entries))):
             if path.is_symlink():
-                raise FolderInUseError(
-                    f"{path}: is a symbolic link, and all of a run lies in its folder; put what it leads to in its "
-                    "place, or choose another `run_dir`"
-                )
+                remedy = "put what it leads to in its place, or choose another `run_dir`"
+                raise FolderInUseError(f"{path}: is a symbolic link, and all of a run lies in its folder; {remedy}")
             if not (path.is_file() or path.is_dir()) and path.exists():
-                raise FolderInUseError(
-                    f"{path}: is a pipe, a device or a socket; remove it, or choose another `run_dir`"
-                )
+                raise FolderInUseError(f"{path}: is a pipe, a device or a socket; remove it, or take another `run_dir`")
 
 
 def check_apart(root: Path, features_dir: Path) -> None:
     """Raise ConfigError where the folders of a run and of the features overlap: a run sweeps all of its folder."""
     run, features = root.resolve(), features_dir.resolve()
     if run.is_relative_to(features) or features.is_relative_to(run):
-        raise ConfigError(
-            f"`run_dir={root}` and `resources.features_dir={features_dir}`: neither may lie inside the other, since "
-            "runs share the features; choose another folder for one of them"
-        )
+        fault = "neither may lie inside the other, since runs share the features"
+        both = f"`run_dir={root}` and `resources.features_dir={features_dir}`"
+        raise ConfigError(f"{both}: {fault}; choose another folder for one of them")
 
 
 def frozen_config(layout: RunLayout) -> TrainConfig:
     """Return the frozen configuration of a run, checked by its digest."""
     record = read_environment(layout)
     if digest_file(layout.config).sha256 != record["config"]:
-        raise CorruptDataError(
-            f"{layout.config}: not the file that the run was started with, it is damaged or was edited; restore it, or "
-            "start a new run with the settings you want"
-        )
+        fault = "not the file that the run was started with, it is damaged or was edited"
+        raise CorruptDataError(f"{layout.config}: {fault}; restore it, or start a new run with the settings you want")
     return from_toml(layout.config)
 
 
@@ -250,9 +243,8 @@ def environment() -> dict[str, Any]:
 def environment_warnings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return a line for each known difference, from the start of a run, that may change the last bits of a model."""
     return [
-        f"{what} is {now[what]} here, the run was started with {stored[what]}: "
-        "the last bits of the model may differ from those of an uninterrupted run; resume where it is the same, "
-        "if they matter"
+        f"{what} is {now[what]} here, the run was started with {stored[what]}: the last bits of the model may differ "
+        "from those of an uninterrupted run; resume where it is the same, if they matter"
         for what in DECISIVE
         if stored[what] and now[what] and now[what] != stored[what]
     ]

@@ -222,8 +222,7 @@ def latest_note(paths: Sequence[Path]) -> str:
 
 
 def _compute_item(
-    function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]],
-    named: Named[Item],
+    function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]], named: Named[Item]
 ) -> tuple[str, ...]:
     """Compute an item from its last checkpoint on and commit the result; return warnings of damaged checkpoints."""
     path, item, checkpoints = named

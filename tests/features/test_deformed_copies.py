@@ -14,10 +14,11 @@ from features.row_draws import draw_held_out, draw_numbers, held_out_limit, pair
 from features.rows import Rows
 from features.source import SourceSpec
 from pipeline.config.settings import from_toml
-from pipeline.datasets.feature_rows import describe, live, open_features, request_of, source_spec, store_of
+from pipeline.datasets.feature_rows import describe, live, open_features, request_of, source_spec
 from pipeline.prediction.predictor import load_predictor
 from pipeline.reporting import page
 from runs import model_bytes, train
+from storage.folder_layouts import FeatureLayout
 
 STRONG = Copies(4, 3, rotation=30.0, scale=0.2, shear=0.3, shift=0.1, smooth=0.05, flip=True)
 N, OF_ROWS = 7, ("y", "weights", "numbers")
@@ -112,7 +113,8 @@ def test_copies_are_held_out_with_their_image_and_a_page_shows_the_right_ones(da
         config = from_toml(tmp_path / store / "config.toml")
         request = request_of(config, source_spec(config))
         shape = describe(request)
-        found.append(open_features(live(request, shape) if store == "none" else store_of(config, shape)))
+        stored = FeatureLayout(Path(config.resources.features_dir), shape.store)
+        found.append(open_features(live(request, shape) if store == "none" else stored))
     assert model_bytes(tmp_path / "none") == model_bytes(tmp_path / "zarr")
     some, X, (keys, groups) = np.r_[235:-1:-1, 7, 7], found[0].X[:236], found[0].keys_of(0, 236)
     monkeypatch.setattr(rows_module, "TAKE_BYTES", 10_000)

@@ -183,7 +183,7 @@ def test_sphog_of_any_size_equals_the_twin(height, width, seed):
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (2, height, width)) * (rng.random((2, height, width)) < 0.3)
     features = sphog(images.astype(np.float64))
-    assert features.shape[1] == descriptors.sphog_length(height, width)
+    assert features.shape[1] == feature_length(FeatureSpec("sphog"), (height, width))
     np.testing.assert_allclose(features, [naive_sphog(image) for image in images], atol=2e-6)
 
 
