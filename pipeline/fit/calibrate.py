@@ -13,12 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from pipeline.fit.held_out import held_out_decisions, kept_share
-from pipeline.fit.row_blocks import (
-    RowTask,
-    row_grid,
-    run_length,
-    stream_blocks,
-)
+from pipeline.fit.row_blocks import RowTask, row_grid, run_length, stream_blocks
 from pipeline.fit.workspace import FOLD_ROWS, Workspace
 from pipeline.prediction.scores import Calibration, by_class
 from pipeline.solvers.candidate_budget import LEFT_OUT_ROWS

@@ -3,7 +3,7 @@
 The sample is committed; each kernel climbs each rung of the ladder (`solvers.ladder`) in a task of its own.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -44,21 +44,9 @@ SCALES, PASS = "scales/learned.npz", "kernels"
 LEAST_HELD_OUT, LARGEST_SHARE, MOST_HELD_OUT = 1500, 1 / 3, 3000
 FIRST_WIDTH = 0.5  # times the typical width, where the search for a width begins
 CONSTANT_WORDS = "the mean of the targets is predicted: by folds, no kernel tells more than that"
-N_FOLDS, FEWER_FOLDED_ROWS, MORE_FOLDS = 5, 100, 10  # Folds of few rows, and of fewer than so many.
 TrialRecord = dict[str, Any]  # of a trial, as JSON has it
 FIELDS = ("n_centers", "sigma2", "error", "ridge", "typical")  # of a trial that stand in its record as they are
 WORDS = {PLAIN: "features as they are", DIAGONAL: "a scale for each feature", METRIC: "a metric"}
-
-
-@dataclass(frozen=True)
-class KernelTask:
-    """What a worker needs to try a kernel on a rung: where the sample is, and how it is searched."""
-
-    sample: Stored
-    rung: Rung
-    scale: str | None  # that is learned
-    has_width: bool  # the width is given, or the typical one
-    most_operations: float
 
 
 def choose_kernel(work: Workspace, index: NDArray[np.int64], labels: Labels, facts: TargetFacts) -> Arrays:
@@ -89,10 +77,10 @@ def _climb(work: Workspace, index: NDArray[np.int64], labels: Labels, facts: Tar
     scale = asked.scale if asked.learns_scales else None
     for rung in rungs:
         left = (budget - operations) / len(climbing)
-        task = KernelTask(work.store.stored(stored), rung, scale, asked.sigma2 != "auto", left)
+        searching = partial(search_rung, work.store.stored(stored), rung, scale, left, has_width=asked.sigma2 != "auto")
         items = {f"passes/{PASS}/{rung.n_centers}-{name}.npz": trials for name, trials in climbing.items()}
         words = f"trying {counted(len(items), 'kernel')} on {rung.n_centers} candidates"
-        found = work.runner.compute(CANDIDATES, partial(search_rung, task), items, unit="", words=words)
+        found = work.runner.compute(CANDIDATES, searching, items, unit="", words=words)
         tried = {name: _trials(arrays) for name, arrays in zip(climbing, found, strict=True)}
         records += [record for arrays in found for record in from_json(arrays["tried"])]
         operations += sum(float(arrays["operations"]) for arrays in found)
@@ -149,6 +137,11 @@ def _of_folds(sample: Sample, found: Trial) -> Arrays:
     return {RIDGE_ERRORS: found.ridges} | dict(zip(FOLD_ROWS, calibrating, strict=True))
 
 
+def folds_of(n_rows: int) -> int:
+    """Return the number of folds of few rows."""
+    return 5 if n_rows >= 100 else 10
+
+
 def rungs_of(most: int, by_folds: int) -> list[Rung]:
     """Return the rungs with at most so many candidates; the last has all of them where folds choose the fit."""
     last = by_folds or most
@@ -169,12 +162,8 @@ def candidates_needs(run: RunSize) -> Needs:
         return needs
     rows = min(SAMPLE_ROWS + SAMPLE_ROWS // 2, shape.n_train)
     last = last_rung(config, shape.n_train, n_candidates)
-    most = max(
-        min(LARGER * rung.n_centers if rung.begins else rung.n_centers, n_candidates) for rung in rungs_of(last, 0)
-    )
-    trial = trial_bytes(
-        rows, most, shape.n_features, (MORE_FOLDS if shape.n_train < FEWER_FOLDED_ROWS else N_FOLDS) if few else 1
-    )
+    most = max(rung.n_centers * (LARGER if rung.begins else 1) for rung in rungs_of(last, 0))
+    trial = trial_bytes(rows, min(most, n_candidates), shape.n_features, folds_of(shape.n_train) if few else 1)
     trials = 2 * 4 * rows * shape.n_features + min(run.workers.threads, needs.pieces) * trial
     return needs._replace(memory=max(needs.memory, 2**23 + trials))
 
@@ -189,16 +178,16 @@ def read_sample(work: Workspace, points: NDArray[np.int64], labels: Labels, fact
 
     Rows that choices of the fit hold out are held out here; of few rows more are, and of fewer all, in folds.
     """
-    n, seed, n_rows, features = work.shape.n_train, work.config.seed, SAMPLE_ROWS, work.features
+    n, seed, features = work.shape.n_train, work.config.seed, work.features
     store = open_features(features.features if isinstance(features, ScaledFeatures) else features)
-    spared = min(max(n - n_rows, LEAST_HELD_OUT), MOST_HELD_OUT)
+    spared = min(max(n - SAMPLE_ROWS, LEAST_HELD_OUT), MOST_HELD_OUT)
     share = max(work.config.statistics.hold_out, min(LARGEST_SHARE, spared / n))
     limit = labels.held_out_limit(seed, share) if facts.held_out_limit else 0.0
     held_out = labels.held_out(seed, max(limit, facts.held_out_limit))
     folds = np.where(held_out, 0, -1)
     if facts.few_rows:
         classes = np.zeros(n, np.int64) if work.shape.task == "regression" else labels.y
-        folds = draw_folds(seed, MORE_FOLDS if n < FEWER_FOLDED_ROWS else N_FOLDS, labels.groups, classes)
+        folds = draw_folds(seed, folds_of(n), labels.groups, classes)
     elif held_out.all() or not held_out.any():
         raise InvalidDataError(
             f"{int(held_out.sum())} of the {n} rows that kernels are tried on are held out; give "
@@ -207,8 +196,7 @@ def read_sample(work: Workspace, points: NDArray[np.int64], labels: Labels, fact
         )
     order = np.random.default_rng([seed, 6]).permutation(n)
     fit, others = (order[(folds[order] >= 0) == part] for part in (False, True))
-    most = max(n_rows // 2, 1) if len(fit) else 2 * n_rows
-    rows = np.concatenate([fit[:n_rows], others[:most]])
+    rows = np.concatenate([fit[:SAMPLE_ROWS], others[: SAMPLE_ROWS // 2 if len(fit) else 2 * SAMPLE_ROWS]])
     y, keys = labels.y[rows], labels.keys[rows]
     weights = facts.weights(y, None if labels.weights is None else labels.weights[rows])
     arrays = {
@@ -224,17 +212,24 @@ def read_sample(work: Workspace, points: NDArray[np.int64], labels: Labels, fact
     return arrays if weights is None else arrays | {"weights": weights}
 
 
-def search_rung(task: KernelTask, survivors: list[Trial], checkpoints: TaskCheckpoints) -> Arrays:
+def search_rung(
+    stored: Stored,
+    rung: Rung,
+    scale: str | None,
+    most_operations: float,
+    survivors: list[Trial],
+    checkpoints: TaskCheckpoints,
+    *,
+    has_width: bool,
+) -> Arrays:
     """Return the trials of a kernel on a rung that may climb, the records of all, and the operations they took."""
-    sample = as_dataclass(task.sample.read(), Sample).first(task.rung.n_rows)
-    kernel = survivors[0].kernel
+    sample, kernel = as_dataclass(stored.read(), Sample).first(rung.n_rows), survivors[0].kernel
 
     def on_trial(trial: Trial) -> None:
         stopping.check()
         progress.advance(0.0, f"{trial.kernel.name} kernel on {trial.n_centers} candidates")
 
-    kinds = kinds_of(task.scale, kernel, sample)
-    search = Search(sample, task.rung, kinds, task.has_width, task.most_operations, on_trial)
+    search = Search(sample, rung, kinds_of(scale, kernel, sample), has_width, most_operations, on_trial)
     tried = search.climb(survivors)
     (kept,) = surviving({kernel.name: tried}).values()
     scales = {f"scales{number}": trial.scales for number, trial in enumerate(kept)}
@@ -248,12 +243,6 @@ def _record(trial: Trial) -> TrialRecord:
 
 
 def _trials(arrays: Arrays) -> list[Trial]:
-    return [
-        Trial(
-            kernel=kernel_named(of["kernel"]),
-            kind=of["scales"],
-            scales=arrays[f"scales{number}"],
-            **{name: of[name] for name in FIELDS},
-        )
-        for number, of in enumerate(from_json(arrays["kept"]))
-    ]
+    records = enumerate(from_json(arrays["kept"]))
+    found = ((kernel_named(of["kernel"]), of["scales"], arrays[f"scales{k}"], of) for k, of in records)
+    return [Trial(*trial, **{name: of[name] for name in FIELDS}) for *trial, of in found]

@@ -7,16 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.train_config import what_needs_held_out_rows
-from pipeline.fit.row_blocks import (
-    Needs,
-    RowBlock,
-    RowGrid,
-    RowTask,
-    RunSize,
-    block_pass,
-    memory_of,
-    row_grid,
-)
+from pipeline.fit.row_blocks import Needs, RowBlock, RowGrid, RowTask, RunSize, block_pass, memory_of, row_grid
 from pipeline.fit.workspace import Workspace
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.exact_sums import AnyTile, ExactSums, ForEach
