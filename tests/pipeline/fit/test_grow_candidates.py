@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from pipeline.fit import grow_candidates, row_blocks, target_facts
-from pipeline.solvers import candidate_budget
+from pipeline.fit import choose_kernel, filled_settings, grow_candidates, row_blocks, target_facts
+from pipeline.solvers import candidate_budget, ladder
+from pipeline.solvers.ladder import Rung
 from runs import choice_of, keeping_statistics, model_bytes, report_of, train
 from stopping_points import stop_at_commits, until_done
 from storage.arrays import load
@@ -17,6 +18,8 @@ from storage.folder_layouts import RunLayout
 
 BUDGET = ("--kernel", "gaussian", "--budget", "0.09s", *SERIAL)
 CASES = GROWS, ENDS, CLASSES = (("values", "0.3"), ("values", "4"), ("classes", "0.28"))  # tables and widths
+CHOSEN = ("values", "auto")
+SMALL = (Rung(50, 300), Rung(100, 400, begins=False))  # on which the width is chosen
 STEPS = [42, 84, 168, 337, 675]  # of all rows, which the budget pays for
 
 
@@ -28,6 +31,8 @@ def few_at_first() -> Iterator[None]:
         patch.setattr(row_blocks, "SHORT_BYTES", 2**16)  # so that blocks depend on the columns
         for module in (candidate_budget, grow_candidates):
             patch.setattr(module, "LEAST_CENTERS", 40)
+        for module in (choose_kernel, filled_settings, ladder):
+            patch.setattr(module, "RUNGS", SMALL)
         yield
 
 
@@ -35,7 +40,7 @@ def few_at_first() -> Iterator[None]:
 def grown(tables: Path, features: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
     """Finished runs, to be read only."""
     place = tmp_path_factory.mktemp("grown")
-    runs = {case: place / "-".join(case) for case in CASES}
+    runs = {case: place / "-".join(case) for case in (*CASES, CHOSEN)}
     with keeping_statistics():
         for (table, width), run in runs.items():
             train(run, features, "--sigma2", width, *BUDGET, dataset=tables / f"{table}.npz")
@@ -68,6 +73,17 @@ def test_they_grow_until_a_step_gains_nothing(grown, case):
     assert load(RunLayout(run).statistics / "all.npz").arrays["gram"].shape == (kept, kept)
 
 
+def test_the_first_step_beyond_the_trials_is_made_at_two_widths(grown):
+    """At that of the trials, and at a narrower one; later steps have the better of the two."""
+    run = grown[CHOSEN]
+    before, (size, known, loss), (again, narrow, other), *later = fits_of(run)[1:]
+    assert (before[1], size, again) == (known, 168, 168)
+    assert narrow == pytest.approx(known * (168 / STEPS[-1]) ** 0.3)
+    better = narrow if other < loss else known
+    assert [width for _, width, _ in later] == [better] * len(later)
+    assert choice_of(run)["sigma2"] in (known, better)
+
+
 @pytest.mark.parametrize("case", [GROWS, CLASSES], ids=["joined", "of classes"])
 def test_the_grown_gram_is_that_of_so_many_candidates_at_once(grown, case, tables, features, tmp_path):
     table, report = case[0], report_of(grown[case])
@@ -85,7 +101,7 @@ def test_the_grown_gram_is_that_of_so_many_candidates_at_once(grown, case, table
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("case", [ENDS, GROWS])
+@pytest.mark.parametrize("case", [ENDS, GROWS, CHOSEN])
 def test_sessions_that_end_at_every_commit_make_the_same_model(grown, case, tables, features, tmp_path, monkeypatch):
     """Columns that one session joins are made at once by none."""
     run = tmp_path / "run"
