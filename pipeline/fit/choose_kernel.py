@@ -34,7 +34,6 @@ from pipeline.solvers.kernel_trials import (
     try_kernel,
 )
 from pipeline.solvers.ladder import LARGER, RUNGS, SAMPLE_ROWS, Rung, Search, surviving
-from pipeline.solvers.ridge import LARGEST_RIDGE
 from pipeline.work.events import CANDIDATES
 from pipeline.work.store import TaskCheckpoints
 from storage.arrays import Arrays, Stored, as_dataclass, as_json, from_json
@@ -43,6 +42,7 @@ SCALES, PASS = "scales/learned.npz", "kernels"
 # Held-out rows of a sample: the fewest, where they are no more than that share; the most, of what is not fitted anyway.
 LEAST_HELD_OUT, LARGEST_SHARE, MOST_HELD_OUT = 1500, 1 / 3, 3000
 FIRST_WIDTH = 0.5  # times the typical width, where the search for a width begins
+CONSTANT_RIDGE = 1e100  # Weights are 0 then, to the last digit of any prediction.
 CONSTANT_WORDS = "the mean of the targets is predicted: by folds, no kernel tells more than that"
 TrialRecord = dict[str, Any]  # of a trial, as JSON has it
 FIELDS = ("n_centers", "sigma2", "error", "ridge", "typical")  # of a trial that stand in its record as they are
@@ -109,7 +109,7 @@ def _climb(work: Workspace, index: NDArray[np.int64], labels: Labels, facts: Tar
         return choice
     last = try_kernel(sample, best)
     if is_constant:
-        last = replace(last, held_out=constant, ridges=np.array([[LARGEST_RIDGE, error_of_constant]]))
+        last = replace(last, held_out=constant, ridges=np.array([[CONSTANT_RIDGE, error_of_constant]]))
     return choice | _of_folds(sample, last)
 
 
