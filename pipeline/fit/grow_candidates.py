@@ -30,6 +30,7 @@ from pipeline.work.events import CANDIDATES, STATISTICS
 from storage.arrays import Arrays, as_json
 
 RIDGE_ERRORS = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out losses
+PATIENCE = 2  # Steps in a row without gain, after which candidates grow no more.
 STEEPNESS = 0.3  # The best width halves so many times, about, where the candidates double (mathematics.md, eq. 97).
 
 
@@ -77,6 +78,7 @@ class _Growth:
         self._work, self.sigma2 = work, work.sigma2
         self._n_different = float(max(work.facts.n_held_out, 1))
         self._sizes = sizes or self._steps()
+        self._step = 0  # the last one that was judged
         self._in_memory: dict[float, tuple[int, SplitStatistics]] = {}  # of widths, the step and its statistics
         self._ridge: int | None = work.choice.get("ridge")
 
@@ -90,18 +92,16 @@ class _Growth:
         return steps_to(min(work.n_candidates, max(paid, least)), LEAST_CENTERS)
 
     def best(self) -> Judged:
-        """Return the fit that the next larger one is not better than. Raises InvalidDataError where there is none."""
-        kept: Judged | None = None
-        for step, size in enumerate(self._sizes):
+        """Return the fit that no larger one is better than. Raises InvalidDataError where none can be computed."""
+        kept, without = self._at_best_width(0), 0
+        for step in range(1, len(self._sizes)):
             found = self._at_best_width(step)
-            if kept is not None and not self._is_better(kept, found):
-                self._work.events.log(
-                    f"{kept.size} of {self._sizes[-1]} candidates are kept: {size} lower the loss by no more than "
-                    "chance explains"
-                )
+            kept, without = (found, 0) if self._is_better(kept, found) else (kept, without + 1)
+            if without == PATIENCE:
                 break
-            kept = found
-        assert kept is not None
+        if without:
+            kept_words = f"{kept.size} of {self._sizes[-1]} candidates are kept"
+            self._work.events.log(f"{kept_words}: more lower the loss by no more than chance explains")
         if not np.isfinite(kept.loss):
             raise InvalidDataError("least squares: no ridge makes the Gram definite; use a larger `kernel.sigma2`")
         return kept
@@ -125,7 +125,7 @@ class _Growth:
         return found
 
     def _judged(self, step: int) -> Judged:
-        size = self._sizes[step]
+        self._step, size = step, self._sizes[step]
         name = f"passes/{STATISTICS}/judged-{size}-{self.sigma2!r}.npz"
         arrays = self._work.store.once(name, partial(self._judge, step))
         found = Judged(size, *(np.array(arrays[name]) for name in ("ridges", "losses", "weights")))
@@ -137,9 +137,11 @@ class _Growth:
         return found
 
     def statistics_of_first(self, size: int) -> SplitStatistics:
-        """Return the statistics of fit rows and held-out rows on the first candidates: a part of those in memory."""
-        step, _ = self._in_memory.get(self.sigma2, (self._sizes.index(size), None))
-        fit, held_out = (part.prefix(size) for part in self._statistics(step))
+        """Return the statistics of fit and held-out rows on the first candidates: a part of those of the last step.
+
+        Always of that step, which is the same in every session: bits depend on the columns that were computed together.
+        """
+        fit, held_out = (part.prefix(size) for part in self._statistics(self._step))
         return replace(fit, gram=fit.gram.copy()), replace(held_out, gram=held_out.gram.copy())
 
     def _statistics(self, step: int) -> SplitStatistics:

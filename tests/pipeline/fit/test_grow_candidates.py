@@ -1,4 +1,4 @@
-"""Candidates by a budget grow in steps, each twice as large, to where more of them gain nothing."""
+"""Candidates by a budget grow in steps, each twice as large, to where two steps gain nothing."""
 
 import json
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def fits_of(run: Path) -> list[tuple[int, float, float]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=["goes on", "ends", "classes"])
-def test_they_grow_until_a_step_gains_nothing(grown, case):
+def test_they_grow_until_two_steps_in_a_row_gain_nothing(grown, case):
     run, report = grown[case], report_of(grown[case])
     losses = {size: loss for size, _, loss in fits_of(run)}
     sizes, kept = list(losses), report["n_centers"]
