@@ -208,7 +208,7 @@ class SparseKernelModel:
     def from_parts(cls, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> "SparseKernelModel":
         try:
             # Between two versions two classes had a "bend" of their decision values.
-            if description["format_version"] != FORMAT_VERSION or "bend" in description:
+            if description["format_version"] != FORMAT_VERSION:
                 raise ModelFormatError("it was written by another version of this software; train again")
             columns = description.get("columns")
             standardisation = Standardisation(arrays["standardisation_mean"], arrays["standardisation_scale"])

@@ -54,7 +54,7 @@ class Search:
     sample: Sample
     rung: Rung
     kinds: tuple[str, ...]  # of the scales that are learned
-    has_width: bool  # the width is given
+    has_width: bool  # the width is given, or is the typical one
     most_operations: float  # after which nothing more is tried
     on_trial: Callable[[Trial], object] = lambda trial: None
     tried: list[Trial] = field(default_factory=list)

@@ -111,7 +111,6 @@ def test_decisions_are_those_of_exact_arithmetic(kernel, case):
     ("name", "change", "words"),
     [
         ("raw", {"format_version": 1}, "another version"),
-        ("raw", {"bend": 0.1}, "another version"),
         ("raw", {"kernel": {"name": "none", "sigma2": 1.0}}, "kernel"),
         ("raw", {"labels": [[1], "b", "c"]}, "numbers or strings"),
         *((name, {"features": {"algorithm_version": value}}, "train again") for name in SPECS for value in (0, 2)),
