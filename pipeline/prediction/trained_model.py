@@ -207,7 +207,6 @@ class SparseKernelModel:
     @classmethod
     def from_parts(cls, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> "SparseKernelModel":
         try:
-            # Between two versions two classes had a "bend" of their decision values.
             if description["format_version"] != FORMAT_VERSION:
                 raise ModelFormatError("it was written by another version of this software; train again")
             columns = description.get("columns")
