@@ -1,8 +1,8 @@
 """The calibration of the probabilities, from rows that weights were not fitted to: those of fitted rows are too sure.
 
-Weights of the fit rows are tried on the held-out rows; where these are few, the fit rows join with their leave-one-out
-values, and where weights have seen all rows, all have such values. Rows count by their own weights: factors of the
-classes are divided out.
+Weights of the fit rows are tried on the held-out rows; where these are few, the fit rows join with values of fits
+without their unit (their group, their image, or rows equal to them), and where weights have seen all rows, all have
+such values. Rows count by their own weights: factors of the classes are divided out.
 """
 
 from collections.abc import Iterator
@@ -12,15 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from pipeline.datasets.feature_rows import open_features
 from pipeline.fit.held_out import held_out_decisions, kept_share
-from pipeline.fit.row_blocks import RowTask, row_grid, run_length, stream_blocks
+from pipeline.fit.row_blocks import RowTask
+from pipeline.fit.target_facts import read_labels
 from pipeline.fit.workspace import FOLD_ROWS, Workspace
 from pipeline.prediction.scores import Calibration, by_class
+from pipeline.runtime import stopping
 from pipeline.solvers.candidate_budget import LEFT_OUT_ROWS
 from pipeline.solvers.ridge import CalibrationWeights, LabelledColumns, LabelledValues, left_out, support_fit
 from pipeline.work.events import SOLVE
 
 FEW_HELD_OUT = 50  # of weights that have seen all rows: below it, all rows by least squares without them tell more
+BATCH_ROWS = 512  # that are left out at once: whole units, one more at most
 TEMPERATURE, WORDS = "temperature", "temperature of the probabilities"
 
 # Decision values are fitted to -1 and 1: a temperature of 32 leaves nothing of them, one of 2^-15 is sure of a class.
@@ -37,7 +41,7 @@ def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, An
     if work.shape.task == "regression" or not work.config.statistics.hold_out:
         return None
     n_held_out, fit = work.facts.n_held_out, tried.fit
-    few = work.shape.n_train < LEFT_OUT_ROWS and not work.config.data.is_grouped
+    few = work.facts.leaves_out
     if few and tried.everything and len(tried.weights.columns) and n_held_out < FEW_HELD_OUT:
         fit = support_fit(tried.everything, intercept=work.intercept)
     if FOLD_ROWS[0] in work.choices:
@@ -45,8 +49,8 @@ def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, An
         n_rows, seen = int(different), False
     elif few and fit:
         with work.events.status(SOLVE, WORDS):
-            decision, truth, weights = left_out(fit, _few(work.row_task, tried))
-        n_rows, seen = len(truth), False
+            (decision, truth, weights), n_rows = left_out(fit, _batches(work.row_task, tried))
+        seen = False
     else:
         decision, truth, weights = held_out_decisions(work, work.row_task, tried, SOLVE, TEMPERATURE, WORDS)
         n_rows, seen = n_held_out, tried.everything is not None
@@ -105,12 +109,19 @@ def n_calibrating(n_rows: int, n_outputs: int, hold_out: float) -> int:
     return n_rows if n_rows < LEFT_OUT_ROWS else int(hold_out * kept_share(n_rows, n_outputs) * n_rows)
 
 
-def _few(task: RowTask, tried: CalibrationWeights) -> Iterator[LabelledColumns]:
-    kernel = task.kernel_of(tried.weights.columns)
-    grid = row_grid("train", task.shape.n_train, len(tried.weights.columns))
-    step = run_length(task, grid)
-    for first in range(0, grid.n_blocks, step):
-        for _, block in stream_blocks(task, grid, range(first, min(first + step, grid.n_blocks))):
-            counted, unseen = np.flatnonzero(block.counts > 0), block.held_out & (tried.everything is None)
-            columns = kernel.block(block.X[counted], out_dtype=np.float64)
-            yield block.keys[counted], columns, block.y[counted], block.counts[counted], unseen[counted]
+def _batches(task: RowTask, tried: CalibrationWeights) -> Iterator[LabelledColumns]:
+    """Yield all rows that count, whole units together, BATCH_ROWS or one unit more at once."""
+    kernel, store = task.kernel_of(tried.weights.columns), open_features(task.features)
+    labels = read_labels(task.features, task.shape.n_train)
+    weights = task.facts.weights(labels.y, labels.weights)
+    held_out = labels.held_out(task.seed, task.facts.held_out_limit) & (tried.everything is None)
+    counts = np.ones(len(labels.y)) if weights is None else weights
+    order = np.argsort(labels.groups, kind="stable")
+    order = order[counts[order] > 0]
+    starts = 1 + np.flatnonzero(np.diff(labels.groups[order]))  # of units, but the first
+    ends = np.searchsorted(starts, np.arange(BATCH_ROWS, len(order), BATCH_ROWS))
+    for rows in np.split(order, starts[np.unique(ends[ends < len(starts)])]):
+        stopping.check()
+        columns, y = kernel.block(store.X[rows], out_dtype=np.float64), labels.y[rows]
+        targets = task.facts.encoded(y, task.shape)
+        yield LabelledColumns(labels.groups[rows], columns, targets, y, counts[rows], held_out[rows])

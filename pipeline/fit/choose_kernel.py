@@ -130,10 +130,7 @@ def _of_folds(sample: Sample, found: Trial) -> Arrays:
     assert found.held_out is not None
     if not sample.of_classes:
         return {RIDGE_ERRORS: found.ridges}
-    pairs = np.stack([rows.keys, rows.truth.astype(np.uint64)])  # equal rows of a class are one
-    _, one, of_rows = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
-    counts = np.bincount(of_rows.ravel(), rows.counts)
-    calibrating = found.held_out[one], rows.truth[one], counts, np.array(sample.n_held_out)
+    calibrating = found.held_out, rows.truth, rows.counts, np.array(sample.n_held_out)
     return {RIDGE_ERRORS: found.ridges} | dict(zip(FOLD_ROWS, calibrating, strict=True))
 
 
@@ -197,15 +194,14 @@ def read_sample(work: Workspace, points: NDArray[np.int64], labels: Labels, fact
     order = np.random.default_rng([seed, 6]).permutation(n)
     fit, others = (order[(folds[order] >= 0) == part] for part in (False, True))
     rows = np.concatenate([fit[:SAMPLE_ROWS], others[: SAMPLE_ROWS // 2 if len(fit) else 2 * SAMPLE_ROWS]])
-    y, keys = labels.y[rows], labels.keys[rows]
+    y, groups = labels.y[rows], labels.groups[rows]
     weights = facts.weights(y, None if labels.weights is None else labels.weights[rows])
     arrays = {
         "X": store.X[rows],
-        "keys": keys,
         "targets": facts.encoded(y, work.shape),
         "folds": folds[rows],
         "points": store.X[points],
-        "n_held_out": np.array(float(len(np.unique(keys[folds[rows] >= 0])))),
+        "n_held_out": np.array(float(len(np.unique(groups[folds[rows] >= 0])))),
         "of_classes": np.array(work.shape.task != "regression"),
         "limits": np.array(facts.limits),
     }

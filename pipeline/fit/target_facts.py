@@ -3,7 +3,7 @@
 Few rows are three numbers, all of `solvers.candidate_budget`. LEAST_FOLDED_ROWS different rows or more, but fewer than
 FOLDED_ROWS, are all held out, in folds, where kernels are tried (`TargetFacts.few_rows`); least squares on them takes
 its ridge from these folds (`TargetFacts.by_folds`). Fewer than LEFT_OUT_ROWS calibrate probabilities by values that
-leave each row out (`fit.calibrate`).
+leave out their unit: their group, their image, or rows that are equal (`TargetFacts.leaves_out`).
 """
 
 import math
@@ -22,10 +22,11 @@ from pipeline.datasets.feature_rows import FeatureAccess, FeatureShape, open_fea
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import LEAST_TARGET, RowBounds, largest_terms, too_large
 from pipeline.runtime import stopping
-from pipeline.solvers.candidate_budget import FOLDED_ROWS, LEAST_FOLDED_ROWS
+from pipeline.solvers.candidate_budget import FOLDED_ROWS, LEAST_FOLDED_ROWS, LEFT_OUT_ROWS
 from pipeline.solvers.held_out_losses import Limits, limits_of
 from storage.arrays import Arrays
 
+LARGEST_LEFT_OUT = 1000  # Larger units are not left out: the square of their rows is held.
 READ_TARGETS = 65_536  # Rows whose targets, weights and keys are read at once.
 
 
@@ -39,7 +40,8 @@ class TargetFacts:
     largest: tuple[float, ...] = ()  # the `largest_terms` of the rows
     limits: Limits = ()  # of predictions of the encoded targets; () for none
     n_held_out_rows: int = 0  # rows that are held out
-    n_held_out: int = 0  # how many of them differ: groups where they are given, images where there are copies
+    n_held_out: int = 0  # how many units they are: groups where they are given, images, rows that differ
+    leaves_out: bool = False  # probabilities are calibrated by values that leave each unit out
     few_rows: bool = False  # kernels are tried by folds of all rows
     by_folds: bool = False  # these folds choose the ridge of least squares on all candidates, and what is not given
 
@@ -149,6 +151,7 @@ def summarise(config: TrainConfig, shape: FeatureShape, labels: Labels, n_differ
         heaviest = max(float(of_rows.max()) for of_rows in counts if of_rows is not None)
         facts = replace(facts, largest=tuple(largest_terms(np.ones((1, shape.n_outputs)), heaviest).tolist()))
     few_rows = LEAST_FOLDED_ROWS <= n_different < FOLDED_ROWS
+    largest_unit = int(np.unique(labels.groups, return_counts=True)[1].max())
     limit = labels.held_out_limit(config.seed, config.statistics.hold_out)
     held_out = labels.held_out(config.seed, limit)
     _check_choices(config, shape, labels, limit, held_out)
@@ -156,7 +159,8 @@ def summarise(config: TrainConfig, shape: FeatureShape, labels: Labels, n_differ
         facts,
         held_out_limit=limit,
         n_held_out_rows=int(np.count_nonzero(held_out)),
-        n_held_out=len(np.unique((labels.groups if config.data.is_grouped else labels.keys)[held_out])),
+        n_held_out=len(np.unique(labels.groups[held_out])),
+        leaves_out=len(labels.y) < LEFT_OUT_ROWS and largest_unit <= LARGEST_LEFT_OUT,
         few_rows=few_rows,
         by_folds=few_rows and config.solver.is_least_squares,
     )

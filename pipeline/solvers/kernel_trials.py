@@ -39,18 +39,17 @@ class Sample:
     """Training rows on which kernels are tried."""
 
     X: NDArray[np.floating]  # (rows, d)
-    keys: NDArray[np.uint64]  # (rows,), equal for equal rows
     targets: NDArray[np.float64]  # (rows, T); of classes 1 and -1
     folds: NDArray[np.int64]  # (rows,): the fold that a row is held out with, -1 for none
     points: NDArray[np.floating]  # (m, d): candidates
-    n_held_out: float  # how many of the held-out rows differ
+    n_held_out: float  # how many units the held-out rows are
     of_classes: bool
     limits: NDArray[np.float64]  # (2,), of predictions, (0,) for none
     weights: NDArray[np.float64] | None = None  # (rows,); None: 1 each
 
     def part(self, rows: NDArray[Any] | slice) -> "Sample":
         weights = None if self.weights is None else self.weights[rows]
-        arrays = {name: getattr(self, name)[rows] for name in ("X", "keys", "targets", "folds")}
+        arrays = {name: getattr(self, name)[rows] for name in ("X", "targets", "folds")}
         return replace(self, **arrays, weights=weights)
 
     def first(self, n_rows: int) -> "Sample":

@@ -20,12 +20,10 @@ RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 LARGEST_RIDGE = 1e6
 RIDGE_STEPS = range(-13, 7)  # exponents of such fractions that `search_exponents` may come to
 SUPPORT_RIDGE = 1e-5  # of least squares that stands for a penalised fit, as a fraction of the mean diagonal
-LEAST_FREE = 1e-6  # of 1 - h: below it, rounding rules the value of a row without itself
+LEAST_FREE, ROUNDING = 1e-6, 1e-12  # of 1 - h: below the first, the second rules the value of a row without itself
 Values = NDArray[np.float64]
 SplitStatistics = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows
-# Of rows: keys (b,), equal for equal ones, columns (b, m), classes (b,), weights (b,) > 0, and who is held out (b,).
-LabelledColumns = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
-# Of distinct rows: decision values (n, T), classes (n,) and weights (n,).
+# Of rows: decision values (n, T), classes (n,) and weights (n,).
 LabelledValues = tuple[Values, NDArray[np.int64], Values]
 
 
@@ -61,6 +59,17 @@ class RidgeFit:
     statistics: GramStatistics
     ridge: float
     centred: bool
+
+
+class LabelledColumns(NamedTuple):
+    """Columns of rows, and what is known of them."""
+
+    units: NDArray[Any]  # (b,), in order
+    columns: NDArray[np.floating]  # (b, m)
+    targets: Values  # (b, T)
+    truth: NDArray[np.int64]  # (b,), classes
+    weights: Values  # (b,), above 0
+    held_out: NDArray[np.bool_]  # (b,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,36 +239,34 @@ def support_fit(statistics: GramStatistics, *, intercept: bool) -> RidgeFit:
     return RidgeFit(least_squares(statistics, ridge, intercept=intercept), statistics, ridge, intercept)
 
 
-def left_out(fit: RidgeFit, blocks: Iterable[LabelledColumns]) -> LabelledValues:
-    """Return decision values of rows by a fit, each without its own row and those equal to it (mathematics.md, eq. 79).
+def left_out(fit: RidgeFit, batches: Iterable[LabelledColumns]) -> tuple[LabelledValues, int]:
+    """Return decision values of rows by a fit, each without the rows of its unit, and the number of units (eq. 79).
 
-    Equal rows of one class count as one. Fit rows that alone determine their values do not count, held-out ones
-    equal to them keep the values of the fit. Costs m³/3 operations, and m² for each row; 16·m² bytes.
+    batches: of whole units. Held-out rows keep the values of the fit; rows that alone determine their values are left
+    out. Costs m³/3 operations, m² for each row, and b³ for a unit of b rows; 16·m² bytes, and 24·m for each row of a
+    batch.
     """
     used = fit.statistics.centred() if fit.centred else fit.statistics
     means = used.column_sums / used.weight_sum if fit.centred else np.zeros(used.n_centers)
     constant = np.diagonal(used.gram) == 0.0
     factor = cho_factor(used.damped(fit.ridge), lower=True, overwrite_a=True)[0]
     del used
-    of_blocks = list[tuple[NDArray[Any], ...]]()
-    for keys, columns, truth, weights, held_out in blocks:
+    of_mean = 1.0 / fit.statistics.weight_sum if fit.centred else 0.0
+    found = list[tuple[NDArray[Any], ...]]()
+    for units, columns, targets, truth, weights, held_out in batches:
         about_means = columns - means
         about_means[:, constant] = 0.0
-        root = solve_triangular(factor, about_means.T, lower=True)
-        leverages = np.einsum("mi,mi->i", root, root)
-        leverages += 1.0 / fit.statistics.weight_sum if fit.centred else 0.0
-        own = np.where(held_out, 0.0, weights * leverages)
-        of_blocks.append((keys, fit.weights.decide(columns), truth, weights, own))
-    keys, f, truth, weights, own = (np.concatenate(values) for values in zip(*of_blocks, strict=True))
-    n_outputs, group = f.shape[1], np.unique(keys, return_inverse=True)[1]
-    signs = np.where(truth[:, None] == (np.arange(n_outputs) if n_outputs > 1 else 1), 1.0, -1.0)
-    pull = np.stack([np.bincount(group, own * sign) for sign in signs.T], axis=1)[group]
-    free = 1.0 - np.bincount(group, own)[group]
-    sure = free <= LEAST_FREE
-    pull[sure], free[sure] = 0.0, 1.0
-    kept = np.flatnonzero(~sure | (own == 0.0))
-    pairs = group[kept] * max(n_outputs, 2) + truth[kept]
-    _, first, place = np.unique(pairs, return_index=True, return_inverse=True)
-    one = kept[first]
-    without: Values = (f[one] - pull[one]) / free[one, None]
-    return without, truth[one], np.asarray(np.bincount(place, weights[kept]), np.float64)
+        root = solve_triangular(factor, about_means.T, lower=True).T
+        f = fit.weights.decide(columns)
+        off, own, sure = targets - f, np.where(held_out, 0.0, weights), np.zeros(len(f), bool)
+        _, firsts, sizes = np.unique(units, return_index=True, return_counts=True)
+        for size in np.unique(sizes):
+            rows = firsts[sizes == size, None] + np.arange(size)  # (units of this size, size)
+            leverages = root[rows] @ root[rows].transpose(0, 2, 1) + of_mean
+            free = np.linalg.inv((1.0 + ROUNDING) * np.eye(size) - leverages * own[rows][:, None, :])
+            each = np.diagonal(free, axis1=1, axis2=2)
+            sure[rows] = ((each < 0.0) | (each > 1.0 / LEAST_FREE)).any(axis=1, keepdims=True)
+            f[rows] -= free @ off[rows] - off[rows]
+        found.append((f[~sure], truth[~sure], weights[~sure], units[~sure]))
+    f, truth, weights, units = (np.concatenate(values) for values in zip(*found, strict=True))
+    return (f, truth, weights), len(np.unique(units))

@@ -40,8 +40,7 @@ def sample_of(X: np.ndarray, y: np.ndarray, m: int = 80, seed: int = 0) -> Sampl
         targets = np.where(y[:, None] == (np.arange(y.max() + 1) if y.max() > 1 else 1), 1.0, -1.0)
     points = X[rng.permutation(len(X))[:m]]
     limits = np.array(() if of_classes else limits_of(targets.min(), targets.max()))
-    keys = np.arange(len(X), dtype=np.uint64)
-    return Sample(X, keys, targets, np.where(held_out, 0, -1), points, float(held_out.sum()), of_classes, limits)
+    return Sample(X, targets, np.where(held_out, 0, -1), points, float(held_out.sum()), of_classes, limits)
 
 
 def waves(n: int = 400, d: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

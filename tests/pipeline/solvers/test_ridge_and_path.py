@@ -7,13 +7,11 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from dense_twins import problem_of, statistics_of
-from features.row_draws import row_keys
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
 from pipeline.solvers import ridge
-from pipeline.solvers.ridge import RIDGES, least_squares, refit
+from pipeline.solvers.ridge import RIDGES, LabelledColumns, least_squares, refit
 from pipeline.solvers.solve import LEAST_POINTS, MOST_POINTS, SolverOptions, penalty_max, search_penalties, solve
 
-Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Curve = Callable[[int], float]
 RIDGE = 0.3
 
@@ -135,16 +133,16 @@ def test_the_search_ends_and_takes_the_penalty(case):
     assert warning is None if words is None else words in str(warning)
 
 
-def rows(n_classes: int, seed: int = 0) -> Rows:
-    """Return features, columns, classes, weights and who is held out: two rows are there three times, one held out."""
+def rows(n_classes: int, seed: int = 0) -> LabelledColumns:
+    """Return columns and what is known of their rows: a unit has two equal rows, one three that differ."""
     rng = np.random.default_rng(seed)
     X, truth, weights = rng.normal(size=(40, 3)), rng.integers(0, n_classes, 40), rng.exponential(size=40)
-    X[[20, 35]], X[[21, 30]], truth[[20, 30]], truth[21] = X[5], X[7], truth[[5, 7]], 1 - truth[7] % 2
+    X[13] = X[12]
     columns = np.exp(-(np.linalg.norm(X[:, None] - X[None, 10:22], axis=2) ** 2))
     columns[:, 3] = 1.0  # constant: it cannot be told from the intercept
-    held_out = rng.random(40) < 0.2
-    held_out[[5, 20, 35, 7, 21, 30]] = [True, False, False, False, False, False]
-    return X, columns, truth, weights, held_out
+    units = np.repeat(np.arange(37), [2 if unit == 12 else 3 if unit == 30 else 1 for unit in range(37)])
+    held_out = np.isin(units, np.flatnonzero(rng.random(37) < 0.2))
+    return LabelledColumns(units, columns, signs_of(truth, n_classes), truth, weights, held_out)
 
 
 def signs_of(truth: np.ndarray, n_classes: int) -> np.ndarray:
@@ -158,44 +156,43 @@ def weighted_statistics(columns: np.ndarray, signs: np.ndarray, weights: np.ndar
     return sums.statistics()
 
 
-def without_own(given: Rows, n_classes: int, *, intercept: bool, blocks: int = 2) -> tuple[np.ndarray, ...]:
-    X, columns, truth, weights, held_out = given
-    fit = weighted_statistics(columns[~held_out], signs_of(truth, n_classes)[~held_out], weights[~held_out])
+def part_of(given: LabelledColumns, of: np.ndarray) -> LabelledColumns:
+    return LabelledColumns(*(values[of] for values in given))
+
+
+def without_own(given: LabelledColumns, *, intercept: bool) -> tuple[ridge.LabelledValues, int]:
+    fitted = part_of(given, ~given.held_out)
+    fit = weighted_statistics(fitted.columns, fitted.targets, fitted.weights)
     of_rows = ridge.RidgeFit(least_squares(fit, RIDGE, intercept=intercept), fit, RIDGE, intercept)
-    parts = np.array_split(np.arange(len(X)), blocks)
-    return ridge.left_out(of_rows, ((row_keys(X[part]), *(one[part] for one in given[1:])) for part in parts))
+    half = given.units < 20
+    return ridge.left_out(of_rows, (part_of(given, rows) for rows in (half, ~half)))
 
 
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_values_are_those_of_fits_without_the_row_and_its_copies(n_classes, intercept):
-    given = X, columns, truth, weights, held_out = rows(n_classes)
-    signs, expected = signs_of(truth, n_classes), dict[tuple[float, int], tuple[float, ...]]()
-    for x, label in zip(X, truth, strict=True):
-        copies = (x == X).all(axis=1)
-        used = ~held_out & ~copies
-        fit = weighted_statistics(columns[used], signs[used], weights[used])
-        without = least_squares(fit, RIDGE, intercept=intercept)
-        row = np.flatnonzero(copies)[0]
-        total = weights[copies & (truth == label)].sum()
-        expected[x[0], label] = (*(columns[row] @ without.weights + without.intercept), total)
-    decision, classes, totals = without_own(given, n_classes, intercept=intercept)
-    assert len(decision) == len(expected) < len(X)
-    found = sorted((*one, total, label) for one, total, label in zip(decision, totals, classes, strict=True))
-    wanted = sorted((*one, label) for (_, label), one in expected.items())
-    np.testing.assert_allclose(found, wanted, rtol=1e-8)
+def test_values_are_those_of_fits_without_the_unit(n_classes, intercept):
+    given = rows(n_classes)
+    expected = np.empty_like(given.targets)
+    for unit in np.unique(given.units):
+        used = part_of(given, ~given.held_out & (given.units != unit))
+        fit = weighted_statistics(used.columns, used.targets, used.weights)
+        without, own = least_squares(fit, RIDGE, intercept=intercept), given.units == unit
+        expected[own] = given.columns[own] @ without.weights + without.intercept
+    (decision, truth, weights), n_units = without_own(given, intercept=intercept)
+    np.testing.assert_allclose(decision, expected, rtol=1e-8)
+    assert (truth.tolist(), weights.tolist()) == (given.truth.tolist(), given.weights.tolist())
+    assert n_units == 37 < len(decision)
 
 
-def test_rows_that_determine_their_own_values_do_not_count():
-    X, columns, truth, weights, held_out = rows(2)
-    columns[0] = 0.0
-    columns[:, 4] = np.arange(len(X)) == 0
-    held_out[0], weights[0] = False, 1e8
-    given = X, columns, truth, weights, held_out
-    found = without_own(given, 2, intercept=False)[0]
-    assert len(found) == len(without_own(tuple(one[1:] for one in given), 2, intercept=False)[0])
-    copied = tuple(np.concatenate([one, one[:1]]) for one in given)
-    copied[4][-1] = True  # a held-out row that is seen tells of itself what the fit does
-    decision = without_own(copied, 2, intercept=False)[0]
-    assert len(decision) == len(found) + 1
-    assert np.isclose(np.abs(decision), 1.0, atol=1e-6).any()
+def test_units_that_determine_their_own_values_do_not_count():
+    given = rows(2)
+    given.columns[0] = 0.0
+    given.columns[:, 4] = given.units == 0
+    given.held_out[0], given.weights[0] = False, 1e8
+    (found, *_), n_units = without_own(given, intercept=False)
+    assert (len(found), n_units) == (len(given.units) - 1, 36)
+    copied = LabelledColumns(*(np.concatenate([one[:1], one]) for one in given))
+    copied.units[0], copied.held_out[0] = -1, True  # a held-out row that is seen tells of itself what the fit does
+    (decision, *_), n_units = without_own(copied, intercept=False)
+    assert (len(decision), n_units) == (len(found) + 1, 37)
+    assert abs(decision[0, 0]) == pytest.approx(1.0, abs=1e-6)
