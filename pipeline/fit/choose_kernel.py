@@ -157,10 +157,10 @@ def candidates_needs(run: RunSize) -> Needs:
     needs = Needs(len(kernels_of(config.kernel)), 2**23 + (2 * drawn if run.n_columns >= n_candidates else 0), drawn)
     if not (is_chosen(config.kernel) or (config.solver.is_least_squares and shape.n_train < FOLDED_ROWS)):
         return needs
-    rows = min(SAMPLE_ROWS + SAMPLE_ROWS // 2, shape.n_train)
+    rows = min(SAMPLE_ROWS if few else SAMPLE_ROWS + SAMPLE_ROWS // 2, shape.n_train)
     last = last_rung(config, shape.n_train, n_candidates)
     most = max(rung.n_centers * (LARGER if rung.begins else 1) for rung in rungs_of(last, 0))
-    trial = trial_bytes(rows, min(most, n_candidates), shape.n_features, folds_of(shape.n_train) if few else 1)
+    trial = trial_bytes(rows, min(most, n_candidates), shape.n_features, by_folds=few)
     trials = 2 * 4 * rows * shape.n_features + min(run.workers.threads, needs.pieces) * trial
     return needs._replace(memory=max(needs.memory, 2**23 + trials))
 
@@ -193,7 +193,7 @@ def read_sample(work: Workspace, points: NDArray[np.int64], labels: Labels, fact
         )
     order = np.random.default_rng([seed, 6]).permutation(n)
     fit, others = (order[(folds[order] >= 0) == part] for part in (False, True))
-    rows = np.concatenate([fit[:SAMPLE_ROWS], others[: SAMPLE_ROWS // 2 if len(fit) else 2 * SAMPLE_ROWS]])
+    rows = np.concatenate([fit[:SAMPLE_ROWS], others[: SAMPLE_ROWS // 2 if len(fit) else SAMPLE_ROWS]])
     y, groups = labels.y[rows], labels.groups[rows]
     weights = facts.weights(y, None if labels.weights is None else labels.weights[rows])
     arrays = {

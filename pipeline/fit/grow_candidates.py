@@ -170,12 +170,12 @@ class _Growth:
 
     def _judge(self, step: int) -> Arrays:
         size, (fit, held_out) = self._sizes[step], self._statistics(step)
-        errors, of_fractions = try_ridges([(fit, held_out)], start=self._ridge, intercept=self._work.intercept)
+        errors, of_fractions = try_ridges(fit, held_out, start=self._ridge, intercept=self._work.intercept)
         if not errors:
             return {name: np.empty(shape) for name, shape in (("ridges", (0, 2)), ("losses", 0), ("weights", 0))}
         best = int(np.argmin([error for _, error in errors]))
         fractions = [fraction for fraction, _ in errors[max(best - 1, 0) : best + 2]]  # clipping may prefer another
-        weights = [of_fractions[fraction][0] for fraction in fractions]
+        weights = [of_fractions[fraction] for fraction in fractions]
         every = Weights(
             self._work.candidates[:size],
             np.hstack([one.weights for one in weights]),

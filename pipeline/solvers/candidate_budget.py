@@ -74,7 +74,9 @@ def trial_operations(sample: Sample, trial: Trial) -> float:
     (n, d), m, n_outputs = sample.X.shape, trial.n_centers, sample.targets.shape[1]
     metric = 2.0 * n * d**2 if trial.scales.ndim == 2 else 0.0
     columns = n * m * (2.0 * d + 2 * n_outputs + VALUE_OPERATIONS)
-    solves = (1 if sample.n_folds == 1 else sample.n_folds) * solve_operations(m, n_outputs)
+    solves = solve_operations(m, n_outputs)
+    if sample.by_folds:  # a factor more, and each row without its fold
+        solves = 2 * solves + RIDGES_TRIED * n * (m**2 + n * m / sample.n_folds)
     return TRIAL_OPERATIONS + metric + columns + n * m**2 + solves
 
 

@@ -26,12 +26,14 @@ def log_losses(f: Values, truth: NDArray[np.int64], weights: Values, n_different
     if f.shape[1] == 1:  # two classes: their outputs are 0 and f, as in eq. 76
         f = np.hstack([np.zeros_like(f), f])
     behind = f - np.take_along_axis(f, truth[:, None], axis=1)
+    most = behind.max(axis=1)
     # Half a row is wrong in any case.
-    sure = float(np.average(np.abs(behind).max(axis=1), weights=weights)) / (2 * n_different)
+    sure = float(np.average(np.maximum(most, -behind.min(axis=1)), weights=weights)) / (2 * n_different)
+    below = behind - most[:, None]
 
     def losses_at(step: int) -> Values:
         temperature = 2.0 ** (step / 2)
-        return np.asarray(np.logaddexp.reduce(behind / temperature, axis=1) + sure / temperature)
+        return np.asarray(np.log(np.exp(below / temperature).sum(axis=1)) + (most + sure) / temperature)
 
     def mean_at(step: int) -> float:
         return float(np.average(losses_at(step), weights=weights))

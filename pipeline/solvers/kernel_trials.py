@@ -8,9 +8,6 @@ derivatives by the features, the diagonal of a recursive feature machine (Radhak
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial, reduce
-from itertools import pairwise
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -21,7 +18,17 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import DIAGONAL, METRIC, Kernel, lengths, scaled
 from pipeline.solvers.held_out_losses import clipped, log_losses
-from pipeline.solvers.ridge import HeldOutRows, least_squares, mean_diagonal, try_ridges
+from pipeline.solvers.ridge import (
+    FIRST_RIDGE,
+    RIDGE_STEPS,
+    LabelledColumns,
+    RidgeFit,
+    Weights,
+    least_squares,
+    left_out,
+    mean_diagonal,
+    search_exponents,
+)
 
 BLOCK_ROWS = 1024
 TYPICAL_POINTS = 300  # The typical width is measured anew between so many points whenever scales change.
@@ -60,8 +67,12 @@ class Sample:
     @property
     def fitted(self) -> NDArray[np.bool_]:
         """Which rows the weights of a trial are of: those of no fold; all where each is of one."""
-        of_none = self.folds < 0
-        return of_none if of_none.any() else ~of_none
+        return ~(self.folds < 0) if self.by_folds else self.folds < 0
+
+    @property
+    def by_folds(self) -> bool:
+        """Whether each row is of a fold."""
+        return bool((self.folds >= 0).all())
 
     @property
     def by_fold(self) -> NDArray[np.int64]:
@@ -92,7 +103,7 @@ class Trial:
     n_centers: int
     # Mean squared, or of classes the log loss; infinite without kernel values, or where the Gram is not definite.
     error: float = float("inf")
-    ridge: int | None = None  # the exponent of its fraction of the diagonal; None: it is looked for everywhere
+    ridge: int | None = None  # the exponent of its fraction of the diagonal; None: it is looked for from FIRST_RIDGE on
     typical: float = 1.0  # the typical width
     weights: NDArray[np.float64] | None = None  # (m, T)
     ridges: NDArray[np.float64] | None = None  # (tried, 2), fractions and squared errors, of a fit of its own
@@ -107,7 +118,7 @@ def kinds_of(scale: str | None, kernel: type[Kernel], sample: Sample) -> tuple[s
     that of rows that are a little different.
     """
     n_features = sample.X.shape[1]
-    most = np.count_nonzero(sample.fitted) / (1 if sample.n_folds == 1 else ROWS_OF_A_NUMBER)
+    most = np.count_nonzero(sample.fitted) / (ROWS_OF_A_NUMBER if sample.by_folds else 1)
     free = {DIAGONAL: n_features, METRIC: n_features * (n_features + 1) / 2}
     if scale != "learned":  # what was asked for
         return tuple(kind for kind in free if kind == scale)
@@ -133,39 +144,45 @@ def choose(trials: Iterable[Trial], n_held_out: float) -> Trial:
 def try_kernel(sample: Sample, trial: Trial) -> Trial:
     """Return a trial with its error, ridge and weights.
 
-    Each fold is held out once, and one ridge serves all. Costs rows·m·(2d + m) operations, and m³/3 for each fold and
-    each ridge that is tried: from its own on, or all. What cannot be computed has an infinite error: the trial has
-    lost.
+    Each fold is held out once, by one fit where each row is of one, and one ridge serves all. Costs rows·m·(2d + m)
+    operations, and m³/3 for each ridge that is tried, from that of the trial on: by folds twice as many and m² a row.
+    What cannot be computed has an infinite error: the trial has lost.
     """
-    rows = sample.part(sample.by_fold)
-    ends = np.searchsorted(rows.folds, np.arange(sample.n_folds + 1))
-    spans = [slice(*span) for span in pairwise(ends.tolist())]
+    rows, found = sample.part(sample.by_fold), dict[int, tuple[Weights, NDArray[np.float64]]]()
     try:
         kernel = trial.kernel(scaled(sample.points[: trial.n_centers], trial.scales), trial.sigma2)
-        if sample.n_folds == 1:
-            fit = _statistics(kernel, trial, sample.part(sample.fitted))
-            fits = [fit]
-        else:  # sums, since differences would round more
-            parts = [_statistics(kernel, trial, rows.part(span)) for span in spans]
-            fits = [reduce(add, parts[:fold] + parts[fold + 1 :]) for fold in range(len(parts))]
-            fit = fits[0] + parts[0]
-        columns = kernel.block(scaled(rows.X, trial.scales), None, np.float64)
-        of_spans = [(columns[span], rows.part(span)) for span in spans]
-        held_out = [HeldOutRows(float(some.counts.sum()), partial(_squared_error, K, some)) for K, some in of_spans]
-        ridges, weights = try_ridges(list(zip(fits, held_out, strict=True)), start=trial.ridge, intercept=True)
-        if not ridges:
-            return replace(trial, error=float("inf"), weights=None)
-        fraction, _ = min(ridges, key=lambda pair: pair[1])
-        found = weights[fraction]
-        whole = found[0] if len(found) == 1 else least_squares(fit, fraction * mean_diagonal(fit), intercept=True)
-    except (InvalidDataError, LinAlgError):
+        fit = _statistics(kernel, trial, sample.part(sample.fitted))
+        columns, centred = kernel.block(scaled(rows.X, trial.scales), None, np.float64), fit.centred()
+    except InvalidDataError:
         return replace(trial, error=float("inf"), weights=None)
-    f = np.concatenate([of_fold.decide(columns[span]) for of_fold, span in zip(found, spans, strict=True)])
-    d, ridge = sample.X.shape[1], round(np.log10(fraction))
+    ends, in_none = np.searchsorted(rows.folds, np.arange(1, rows.n_folds)), np.zeros(len(columns), bool)
+    known = rows.folds, columns, rows.targets, rows.truth, rows.counts, in_none
+    of_folds = [LabelledColumns(*parts) for parts in zip(*(np.split(one, ends) for one in known), strict=True)]
+
+    def error_at(exponent: int) -> float:
+        ridge = 10.0**exponent * mean_diagonal(fit)
+        try:
+            weights = least_squares(fit, ridge, intercept=True, centred=centred)
+            f = weights.decide(columns)
+            if sample.by_folds:
+                (f, *_), _ = left_out(RidgeFit(weights, fit, ridge, centred=True), of_folds)
+        except LinAlgError:
+            return float("inf")
+        if len(f) < len(columns):  # A fold determines its own values.
+            return float("inf")
+        found[exponent] = weights, f
+        return float(np.average(np.square(f - rows.targets).sum(axis=1), weights=rows.counts))
+
+    errors = search_exponents(error_at, FIRST_RIDGE if trial.ridge is None else trial.ridge, RIDGE_STEPS)
+    ridge = min(errors, key=lambda exponent: errors[exponent])
+    if not np.isfinite(errors[ridge]):
+        return replace(trial, error=float("inf"), weights=None)
+    (weights, f), d = found[ridge], sample.X.shape[1]
     # Scales are learned from all folds: their numbers are charged for as in generalised cross-validation.
-    free = {DIAGONAL: d, METRIC: d * (d + 1) / 2}.get(trial.kind, 0) if sample.n_folds > 1 else 0
+    free = {DIAGONAL: d, METRIC: d * (d + 1) / 2}.get(trial.kind, 0) if sample.by_folds else 0
     error = _error(f, rows) / max(1 - free / sample.n_held_out, 0.1) ** 2
-    return replace(trial, error=error, ridge=ridge, weights=whole.weights, ridges=np.array(ridges), held_out=f)
+    ridges = np.array([(10.0**exponent, errors[exponent]) for exponent in sorted(found)])
+    return replace(trial, error=error, ridge=ridge, weights=weights.weights, ridges=ridges, held_out=f)
 
 
 def constants_of_folds(sample: Sample) -> tuple[NDArray[np.float64], float]:
@@ -176,13 +193,6 @@ def constants_of_folds(sample: Sample) -> tuple[NDArray[np.float64], float]:
         mean = np.average(fitted.targets, axis=0, weights=fitted.counts)
         f.append(np.tile(mean, (int(np.count_nonzero(rows.folds == fold)), 1)))
     return np.concatenate(f), _error(np.concatenate(f), rows)
-
-
-def _squared_error(
-    columns: NDArray[np.floating], rows: Sample, weights: NDArray[np.float64], intercept: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    off = columns @ weights + intercept - rows.targets
-    return np.asarray(rows.counts @ np.square(off))
 
 
 def _error(f: NDArray[np.float64], rows: Sample) -> float:
@@ -278,13 +288,14 @@ def importances(scales: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(squares / squares.sum())
 
 
-def trial_bytes(n_rows: int, n_centers: int, n_features: int, n_folds: int = 1) -> int:
+def trial_bytes(n_rows: int, n_centers: int, n_features: int, *, by_folds: bool = False) -> int:
     """Return the bytes of a trial: the sample, twice where it is scaled, points, columns, and Grams.
 
-    Columns are those of a block with temporaries, or those of the rows that are held out: half of all at most.
+    Columns are those of a block with temporaries, or those of the rows that are held out: half of all at most, or by
+    folds all, with three temporaries of a fold.
     """
-    grams = 4 if n_folds == 1 else 4 + 3 * n_folds
     metric = 3 * 8 * n_features**2 if n_features <= MOST_OF_METRIC else 0
     rows = 4 * n_features * (n_rows + 3 * n_centers)
-    columns = max(3 * BLOCK_ROWS, n_rows // 2) * (n_centers + n_features)
-    return 2 * rows + metric + 8 * (grams * n_centers**2 + columns)
+    columns = max(3 * BLOCK_ROWS * (n_centers + n_features), (2 * n_rows if by_folds else n_rows // 2) * n_centers)
+    folds = 4 * (n_rows // 5) ** 2 if by_folds else 0
+    return 2 * rows + metric + 8 * (5 * n_centers**2 + columns + folds)

@@ -31,7 +31,7 @@ LARGER = 2  # Fits that scales begin with have so many times the candidates: the
 SHARP = 1.5  # A power of slopes that tells sooner which features matter: the first, and tried beside 1.
 WOKEN = 0.1  # of the largest scale, which the others have at least where they are woken
 ROUNDS, PATIENCE = 12, 2  # of scales, the most; and those in a row without gain that end them
-KEPT, CLOSE = 3, 1.25  # Trials that climb; errors beside the best within which a kernel does.
+KEPT, CLOSE = 3, 1.25  # Trials that climb; errors beside the best within which a kernel does, squared on few.
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,10 @@ class Search:
             if not (self.tried and self._is_over):
                 taken = trial.kind != PLAIN and not np.isfinite(trial.error)  # from another kernel
                 self._fitted(replace(trial, scales=normalised(trial.scales, self.sample, trial)) if taken else trial)
-        for kind in dict.fromkeys((PLAIN, self._best().kind)):
-            self._at_best_width(self._best(kind))
+        best = self._best()
+        for one in dict.fromkeys((self._best(PLAIN), best)):
+            if one.error <= CLOSE * best.error:
+                self._at_best_width(one)
         for kind in self.kinds:
             if not self._is_over:
                 self._learn(kind)
@@ -117,13 +119,11 @@ class Search:
         best = self._best(*simpler)
         starts = [best]
         if self.rung.begins and best.kind != PLAIN and not self._is_over:
-            starts.append(
-                self._fitted(replace(best, scales=woken_scales(self.sample, best, WOKEN), ridge=None), LARGER)
-            )
+            starts.append(self._fitted(replace(best, scales=woken_scales(self.sample, best, WOKEN)), LARGER))
         if self.rung.begins and kind == self.kinds[0] and not self._is_over:
             plain = self._best(PLAIN)
             widths = (plain.sigma2,) if self.has_width else (WIDE * plain.typical, NARROW * plain.typical)
-            starts += [self._fitted(replace(plain, sigma2=width, ridge=None), LARGER) for width in widths]
+            starts += [self._fitted(replace(plain, sigma2=width), LARGER) for width in widths]
         useful = [start for start in starts if start.weights is not None]
         firsts = [self._next(start, kind) for start in useful if start is best or not self._is_over]
         if firsts:
@@ -139,9 +139,9 @@ class Search:
 
     def _rounds(self, trial: Trial, kind: str) -> None:
         """Go on with scales, each of which the fit before has taught, until PATIENCE of them have gained nothing."""
+        trial = self._at_best_width(trial) if self.rung.begins else trial
         lowest, without = float("inf"), 0
         for _ in range(ROUNDS):
-            trial = self._at_best_width(trial) if self.rung.begins else trial
             without = 0 if trial.error < (1 - LEAST_GAIN) * lowest else without + 1
             lowest = min(lowest, trial.error)
             if without == (PATIENCE if self.rung.begins else 1) or trial.weights is None or self._is_over:
@@ -158,7 +158,7 @@ def surviving(tried: dict[str, list[Trial]]) -> dict[str, list[Trial]]:
     best = min((trials[0] for trials in tried.values()), key=lambda trial: trial.error)
     climbing = dict[str, list[Trial]]()
     for name, trials in tried.items():
-        if trials[0].error > CLOSE * best.error and trials[0].n_centers >= RUNGS[-2].n_centers:
+        if trials[0].error > best.error * (CLOSE if trials[0].n_centers >= RUNGS[-2].n_centers else CLOSE**2):
             continue
         firsts = {one.kind: one for one in reversed(trials)}.values()
         climbing[name] = [*trials[:KEPT], *(one for one in firsts if one not in trials[:KEPT])]

@@ -18,7 +18,8 @@ from pipeline.kernels.gram_statistics import GramStatistics
 RIDGE_GRAMS = 5  # The choice of a ridge and its refit hold as much: three Grams, one centred, one factor.
 RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 LARGEST_RIDGE = 1e6
-RIDGE_STEPS = range(-13, 7)  # exponents of such fractions that `search_exponents` may come to
+# Exponents of such fractions that `search_exponents` may come to, and that at which it begins where none is known.
+RIDGE_STEPS, FIRST_RIDGE = range(-13, 7), -5
 SUPPORT_RIDGE = 1e-5  # of least squares that stands for a penalised fit, as a fraction of the mean diagonal
 LEAST_FREE, ROUNDING = 1e-6, 1e-12  # of 1 - h: below the first, the second rules the value of a row without itself
 Values = NDArray[np.float64]
@@ -107,13 +108,6 @@ def least_squares(
     return Weights(np.arange(len(weights)), weights, offset)
 
 
-class HeldOutRows(NamedTuple):
-    """What judges weights in place of statistics: the number of rows, and their squared error of each output, (T,)."""
-
-    weight_sum: float
-    squared_error: Callable[[Values, Values], Values]
-
-
 def refit(
     fit: GramStatistics,
     held_out: GramStatistics,
@@ -127,44 +121,39 @@ def refit(
     `fit` and `final` are statistics of the same columns; `final` may be `fit` (while penalties are compared) or all
     rows, and the ridge grows with their number. Raises LinAlgError where no ridge makes the Gram definite.
     """
-    errors, tried = try_ridges([(fit, held_out)], fractions, intercept=intercept)
-    of_fractions = {fraction: weights for fraction, (weights,) in tried.items()}
+    errors, of_fractions = try_ridges(fit, held_out, fractions, intercept=intercept)
     return with_ridge(fit, final, errors, intercept=intercept, of_fractions=of_fractions)
 
 
 def try_ridges(
-    folds: Sequence[tuple[GramStatistics, GramStatistics | HeldOutRows]],
+    fit: GramStatistics,
+    held_out: GramStatistics,
     fractions: Sequence[float] = RIDGES,
     start: int | None = None,
     *,
     intercept: bool,
-) -> tuple[list[tuple[float, float]], dict[float, list[Weights]]]:
-    """Return fractions with their held-out errors, over all folds, and the weights of each fold; see `refit`.
+) -> tuple[list[tuple[float, float]], dict[float, Weights]]:
+    """Return fractions with the held-out errors of fits, and the weights; see `refit`.
 
-    folds: the statistics of the rows that are fitted, and what judges them. start: the exponent of a fraction from
-    which the error is followed downhill, in place of all fractions. Keeps no centred Gram.
+    start: the exponent of a fraction from which the error is followed downhill, in place of all fractions.
     """
-    of_fractions, weight_sum = dict[float, list[Weights]](), sum(held_out.weight_sum for _, held_out in folds)
-    centred = [fit.centred() if intercept else None for fit, _ in folds]
+    of_fractions, scale = dict[float, Weights](), mean_diagonal(fit)
+    centred = fit.centred() if intercept else None
 
     def error_at(fraction: float) -> Values:
-        tried, error = list[Weights](), 0.0
-        for (fit, held_out), of_fold in zip(folds, centred, strict=True):
-            try:
-                found = least_squares(fit, fraction * mean_diagonal(fit), intercept=intercept, centred=of_fold)
-            except LinAlgError:
-                return np.array([np.inf])
-            tried.append(found)
-            error += float(held_out.squared_error(found.weights, found.intercept).sum())
-        of_fractions[fraction] = tried
-        return np.array([error / weight_sum])
+        try:
+            found = least_squares(fit, fraction * scale, intercept=intercept, centred=centred)
+        except LinAlgError:
+            return np.array([np.inf])
+        of_fractions[fraction] = found
+        return np.array([held_out.squared_error(found.weights, found.intercept).sum() / held_out.weight_sum])
 
     if start is None:
-        found = [(fraction, float(of[0])) for fraction, of in bracketed(error_at, fractions)]
+        errors = [(fraction, float(of[0])) for fraction, of in bracketed(error_at, fractions)]
     else:
         by_exponent = search_exponents(lambda exponent: float(error_at(10.0**exponent)[0]), start, RIDGE_STEPS)
-        found = [(10.0**exponent, error) for exponent, error in sorted(by_exponent.items())]
-    return [(fraction, error) for fraction, error in found if np.isfinite(error)], of_fractions
+        errors = [(10.0**exponent, error) for exponent, error in sorted(by_exponent.items())]
+    return [(fraction, error) for fraction, error in errors if np.isfinite(error)], of_fractions
 
 
 def ridge_summary(refitted: Refit | None) -> dict[str, Any]:
@@ -240,7 +229,7 @@ def support_fit(statistics: GramStatistics, *, intercept: bool) -> RidgeFit:
 
 
 def left_out(fit: RidgeFit, batches: Iterable[LabelledColumns]) -> tuple[LabelledValues, int]:
-    """Return decision values of rows by a fit, each without the rows of its unit, and the number of units (eq. 79).
+    """Return decision values of rows by a fit, each without its unit (mathematics.md, eq. 79), and the number of units.
 
     batches: of whole units. Held-out rows keep the values of the fit; rows that alone determine their values are left
     out. Costs m³/3 operations, m² for each row, and b³ for a unit of b rows; 16·m² bytes, and 24·m for each row of a

@@ -69,11 +69,12 @@ def twin(sample: Sample, K: np.ndarray, exponents: Sequence[int] = range(-7, 4))
     """Return the best decision values (held-out rows, T) and the exponent of their ridge, by scikit-learn's ridge."""
     weights = np.ones(len(K)) if sample.weights is None else sample.weights
     any_fold, found = sample.folds >= 0, list[tuple[float, int, np.ndarray]]()
+    fitted = any_fold if any_fold.all() else ~any_fold
+    scale = (weights[fitted] @ K[fitted] ** 2).mean()
     for exponent in exponents:
         f = np.zeros_like(sample.targets)
         for fold in range(sample.folds.max() + 1):
             fit, held_out = sample.folds != fold, sample.folds == fold
-            scale = (weights[fit] @ K[fit] ** 2).mean()
             ridge = Ridge(alpha=scale * 10.0**exponent, solver="cholesky").fit(
                 K[fit], sample.targets[fit], weights[fit]
             )

@@ -64,7 +64,7 @@ def test_a_ridge_followed_downhill_is_the_best_of_all(start):
     errors = [error for _, error in best.held_out_errors]
     falls = np.diff(errors) < 0
     assert np.array_equal(falls, np.sort(falls)[::-1]), "one valley"
-    downhill, _ = ridge.try_ridges([(fit, held)], start=start, intercept=True)
+    downhill, _ = ridge.try_ridges(fit, held, start=start, intercept=True)
     found = ridge.with_ridge(fit, everything, downhill, intercept=True)
     assert found.ridge == pytest.approx(best.ridge)
     np.testing.assert_allclose(found.weights.weights, best.weights.weights)
