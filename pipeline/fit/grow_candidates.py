@@ -1,8 +1,7 @@
 """The number of candidates of a fit by a budget: more and more, while they lower the losses of held-out rows.
 
-Each step has twice the candidates of the one before, whose first they are. The first with as many as the kernel was
-chosen on decides between the known width and the one that is expected for the most. Later ones have that width, too, so
-that each entry of their Gram is computed once.
+Each step has twice the candidates of the one before, whose first they are. All have one width, so that each entry of
+their Gram is computed once: between that of the trials and the one that is expected for the most candidates.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ from storage.arrays import Arrays, as_json
 
 RIDGE_ERRORS = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out losses
 PATIENCE = 2  # Steps in a row without gain, after which candidates grow no more.
-STEEPNESS = 0.3  # The best width halves so many times, about, where the candidates double (mathematics.md, eq. 97).
+STEEPNESS = 0.15  # A width halves so many times where the candidates double (mathematics.md, eq. 97).
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +71,20 @@ def grow_candidates(work: Workspace) -> None:
 
 
 class _Growth:
-    """Fits of more and more candidates. What is found of each is committed; its statistics are kept for the next."""
+    """Fits of more and more candidates, of one width (mathematics.md, eq. 97).
+
+    What is found of each is committed; its statistics are kept for the next.
+    """
 
     def __init__(self, work: Workspace, sizes: list[int] | None = None) -> None:
-        self._work, self.sigma2 = work, work.sigma2
+        self._work = work
         self._n_different = float(max(work.facts.n_held_out, 1))
         self._sizes = sizes or self._steps()
+        tried_on = min(self._sizes[-1], work.choice.get("n_centers", np.inf))
+        is_narrower = sizes is None and work.config.kernel.sigma2 == "auto"
+        self.sigma2 = work.sigma2 * (tried_on / self._sizes[-1]) ** (STEEPNESS if is_narrower else 0.0)
         self._step = 0  # the last one that was judged
-        self._in_memory: dict[float, tuple[int, SplitStatistics]] = {}  # of widths, the step and its statistics
+        self._in_memory: tuple[int, SplitStatistics] | None = None  # a step and its statistics
         self._ridge: int | None = work.choice.get("ridge")
 
     def _steps(self) -> list[int]:
@@ -93,9 +98,9 @@ class _Growth:
 
     def best(self) -> Judged:
         """Return the fit that no larger one is better than. Raises InvalidDataError where none can be computed."""
-        kept, without = self._at_best_width(0), 0
+        kept, without = self._judged(0), 0
         for step in range(1, len(self._sizes)):
-            found = self._at_best_width(step)
+            found = self._judged(step)
             kept, without = (found, 0) if self._is_better(kept, found) else (kept, without + 1)
             if without == PATIENCE:
                 break
@@ -106,27 +111,9 @@ class _Growth:
             raise InvalidDataError("least squares: no ridge makes the Gram definite; use a larger `kernel.sigma2`")
         return kept
 
-    def _at_best_width(self, step: int) -> Judged:
-        """Return a step; the first with as many candidates as the kernel was chosen on, at the better of two widths.
-
-        These are the width that is known and the one that is expected for the most candidates (mathematics.md, eq. 97).
-        """
-        found, known, choice = self._judged(step), self.sigma2, self._work.choice
-        is_first = self._sizes[step] >= choice.get("n_centers", np.inf) > ([0, *self._sizes][step])
-        if self._work.config.kernel.sigma2 == "auto" and is_first and step + 1 < len(self._sizes):
-            self.sigma2 = known * (self._sizes[step] / self._sizes[-1]) ** STEEPNESS
-            narrow = self._judged(step)
-            if narrow.loss >= found.loss:
-                self._in_memory.pop(self.sigma2, None)
-                self.sigma2 = known
-                return found
-            self._in_memory.pop(known, None)
-            return narrow
-        return found
-
     def _judged(self, step: int) -> Judged:
         self._step, size = step, self._sizes[step]
-        name = f"passes/{STATISTICS}/judged-{size}-{self.sigma2!r}.npz"
+        name = f"passes/{STATISTICS}/judged-{size}.npz"
         arrays = self._work.store.once(name, partial(self._judge, step))
         found = Judged(size, *(np.array(arrays[name]) for name in ("ridges", "losses", "weights")))
         if found.ridges.size:
@@ -146,12 +133,11 @@ class _Growth:
 
     def _statistics(self, step: int) -> SplitStatistics:
         """Return the statistics of a step, joined to those of the step before."""
-        known = self._in_memory.get(self.sigma2)
-        if known is not None and known[0] == step:
-            return known[1]
+        if self._in_memory is not None and self._in_memory[0] == step:
+            return self._in_memory[1]
         old = self._statistics(step - 1) if step else None
         size, n_kept = self._sizes[step], self._sizes[step - 1] if step else 0
-        self._in_memory.pop(self.sigma2, None)
+        self._in_memory = None
         name = f"{STATISTICS}/{size}"
         rows = replace(self._work.row_task, sigma2=self.sigma2)
         task = statistics_pass(rows, (FIT, HELD_OUT), size, n_kept=n_kept)
@@ -161,7 +147,7 @@ class _Growth:
             joined(old[number] if old else None, np.arange(n_kept), parts.pop(part))
             for number, part in enumerate((FIT, HELD_OUT))
         )
-        self._in_memory[self.sigma2] = step, (fit, held_out)
+        self._in_memory = step, (fit, held_out)
         return fit, held_out
 
     @property

@@ -73,15 +73,12 @@ def test_they_grow_until_two_steps_in_a_row_gain_nothing(grown, case):
     assert load(RunLayout(run).statistics / "all.npz").arrays["gram"].shape == (kept, kept)
 
 
-def test_the_first_step_beyond_the_trials_is_made_at_two_widths(grown):
-    """At that of the trials, and at a narrower one; later steps have the better of the two."""
-    run = grown[CHOSEN]
-    before, (size, known, loss), (again, narrow, other), *later = fits_of(run)[1:]
-    assert (before[1], size, again) == (known, 168, 168)
-    assert narrow == pytest.approx(known * (168 / STEPS[-1]) ** 0.3)
-    better = narrow if other < loss else known
-    assert [width for _, width, _ in later] == [better] * len(later)
-    assert choice_of(run)["sigma2"] in (known, better)
+def test_all_steps_have_one_width_that_is_narrower_than_that_of_the_trials(grown):
+    choice, (width, *others) = choice_of(grown[CHOSEN]), (width for _, width, _ in fits_of(grown[CHOSEN]))
+    assert set(others) == {width} == {choice["sigma2"]}
+    best = min((one for one in choice["tried"] if one["n_centers"] == 100), key=lambda one: one["error"])
+    assert width == pytest.approx(best["sigma2"] * (100 / STEPS[-1]) ** 0.15)
+    assert {width for _, width, _ in fits_of(grown[GROWS])} == {0.3}, "one that is asked for stays"
 
 
 @pytest.mark.parametrize("case", [GROWS, CLASSES], ids=["joined", "of classes"])
