@@ -24,8 +24,8 @@ from pipeline.config.train_config import TrainConfig, is_address
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
-from storage.errors import CorruptDataError
-from storage.files import aside_of, read_record, write_file, write_record
+from storage.errors import CannotWriteError, CorruptDataError
+from storage.files import aside_of, check_held, digest_of, read_record, write_file, write_record
 from storage.folder_layouts import MODEL_NAME, RunLayout
 from storage.folders import digest_file, hold_lock, remove_folder, remove_stale
 
@@ -135,9 +135,12 @@ def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
             if frozen != stored:
                 raise FolderInUseError(f"{root} was taken by another run meanwhile; choose another `run_dir`")
             yield layout
+        except BaseException:
+            check_held(layout.lock)  # else what came of that is told
+            raise
         finally:
             if made and not layout.config.exists():
-                with suppress(OSError):
+                with suppress(OSError, CannotWriteError):
                     remove_stale(layout.root)
                     layout.environment.unlink(missing_ok=True)
                     layout.lock.unlink()  # whoever waits for it sees that it is gone, and makes another
@@ -195,6 +198,11 @@ def read_environment(layout: RunLayout) -> dict[str, Any]:
     if record.get("format_version") != FORMAT_VERSION:
         raise ConfigMismatchError(f"the run in {layout.root} is of another version of this software; start a new run")
     return record
+
+
+def identity(layout: RunLayout) -> str:
+    """Return what tells a run from others by what it was started with: its settings, data, code and command."""
+    return digest_of(read_environment(layout))[:16]
 
 
 @cache

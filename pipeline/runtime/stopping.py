@@ -28,8 +28,9 @@ LOOK_SECONDS = 0.25  # between two looks of a task at the file of its lease
 class Lease:
     """The right of tasks to work on a run, until the next lease is taken, by this process or a later one.
 
-    The file holds the number of the latest lease. Numbers only grow: stale content of a network file system, or a
-    missing file, ends no task. `is_over` is asked by tasks alone, which look at the file every LOOK_SECONDS.
+    The file holds the number of the latest lease. Numbers only grow, also from a run to another that takes its folder:
+    stale content of a network file system, or a missing file, ends no task. `is_over` is asked by tasks alone, which
+    look at the file every LOOK_SECONDS.
     """
 
     path: Path
@@ -43,7 +44,7 @@ class Lease:
 
         Raises CannotWriteError, UnavailableStoreError where the earlier one cannot be read.
         """
-        lease = cls(path, _latest_lease(path) + 1)
+        lease = cls(path, max(_latest_lease(path) + 1, time.time_ns()))
         write_file(path, f"{lease.number}\n".encode())
         return lease
 

@@ -8,6 +8,7 @@ these before it ends; a greedy selection keeps every 256 centers.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from pipeline.runtime.row_pass import (
     take_over,
 )
 from pipeline.work.events import Events
-from pipeline.work.store import CheckpointsOnDisk, FolderStore, Store, TaskCheckpoints
+from pipeline.work.store import RUN, CheckpointsOnDisk, FolderStore, Store, TaskCheckpoints, load_of
 from storage.arrays import Arrays, commit
 from storage.errors import MissingDataError
 from storage.files import make_folder, read_errors, read_plain, remove_file
@@ -149,7 +150,7 @@ class OnExecutor:
         left = [(name, item) for name, item in items.items() if store.whole(name) is None]
         waiting = [(store.path(name), item, store.checkpoints(name)) for name, item in left]
         events.costs[stage].items += len(items) - len(waiting)
-        for folder in {store.layout.solutions, *(path.parent for path, _, _ in waiting)}:
+        for folder in {store.layout.solutions, store.layout.checkpoints, *(path.parent for path, _, _ in waiting)}:
             make_folder(folder)
 
         def close(named: Named[Item], warnings: tuple[str, ...]) -> None:
@@ -163,7 +164,7 @@ class OnExecutor:
 
         self.run_items(
             stage,
-            partial(_compute_item, function),
+            partial(_compute_item, function, store.run),
             waiting,
             unit=unit,
             size=lambda named: size(named[1]),
@@ -171,9 +172,10 @@ class OnExecutor:
             note=partial(latest_note, [kept.records for _, _, kept in waiting]),
             on_value=close,
         )
-        return [store.stored(name).read() for name in items]
+        return [load_of(store.path(name), store.run) for name in items]
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
+        task = replace(task, grid=(self._store.run, *task.grid))
         folder, results = self._store.layout.passes / name, list[AssignmentResult[S]]()
         make_folder(folder)
         earlier: dict[Path, set[int]] = {}
@@ -222,12 +224,14 @@ def latest_note(paths: Sequence[Path]) -> str:
 
 
 def _compute_item(
-    function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]], named: Named[Item]
+    function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]], run: str, named: Named[Item]
 ) -> tuple[str, ...]:
     """Compute an item from its last checkpoint on and commit the result; return warnings of damaged checkpoints."""
     path, item, checkpoints = named
     with checkpoints as kept:
-        commit(path, function(item, kept))
+        arrays = function(item, kept)
+        stopping.check()  # it may have taken long, and the folder be another run's
+        commit(path, arrays, {RUN: run})
     remove_folder(kept.folder)
     return kept.warnings
 

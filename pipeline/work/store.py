@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from pipeline.runtime import stopping
 from storage.arrays import Arrays, Stored, StoredFile, StoredInMemory, check_whole, commit, load
-from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
+from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, remedy_at
 from storage.files import LineFile, make_folder, remove_file
 from storage.folder_layouts import RunLayout
 from storage.folders import remove_folder
 
 COLUMNS = "passes/columns"  # Columns go with the passes when the weights are committed.
+RUN = "run"  # The fact that tells which run has committed a file.
 
 
 class Checkpoint(NamedTuple):
@@ -91,18 +92,19 @@ class ColumnsOnDisk:
     """Columns in files, one for each block of a group, while the disk has room. Small and picklable."""
 
     folder: Path
+    run: str  # that they are of
     free_bytes: int  # that stay free on the disk
 
     def get(self, group: str, block: int) -> NDArray[Any] | None:
         with suppress(MissingDataError, CorruptDataError):
-            return load(self._path(group, block)).arrays["columns"]
+            return load_of(self._path(group, block), self.run)["columns"]
         return None
 
     def put(self, group: str, block: int, columns: NDArray[np.floating]) -> None:
         path = self._path(group, block)
         with suppress(CannotWriteError, FileNotFoundError):  # A worker may come too late for a group.
             if shutil.disk_usage(path.parent).free >= columns.nbytes + self.free_bytes:
-                commit(path, {"columns": columns}, durable=False)
+                commit(path, {"columns": columns}, {RUN: self.run}, durable=False)
 
     def keep(self, groups: set[str]) -> None:
         for unused in {path.name for path in self.folder.glob("group-*")} - groups:
@@ -167,14 +169,23 @@ class MemoryStore:
         return self._checkpoints
 
 
+def load_of(path: Path, run: str, *, mapped: bool = False) -> Arrays:
+    """Return the arrays that a run has committed. Raises as `load`, CorruptDataError where they are of another run."""
+    arrays, facts = load(path, mapped=mapped)
+    if facts.get(RUN) != run:
+        raise CorruptDataError(f"{path}: is of another run; {remedy_at(path)}")
+    return arrays
+
+
 class FolderStore:
     """Keeps all in the folder of a run; every byte of a file is checked when it is first mapped in a session.
 
+    run : its identity, which all that it commits has
     every, warn : seconds between checkpoints; told of what is damaged and made again
     """
 
-    def __init__(self, layout: RunLayout, every: float, warn: Callable[[str], object]) -> None:
-        self.layout, self._every, self._warn = layout, every, warn
+    def __init__(self, layout: RunLayout, run: str, every: float, warn: Callable[[str], object]) -> None:
+        self.layout, self.run, self._every, self._warn = layout, run, every, warn
         self._checked = set[Path]()  # files that were written or checked since it was opened
 
     def path(self, name: str) -> Path:
@@ -187,7 +198,7 @@ class FolderStore:
             if mapped and path not in self._checked:
                 check_whole(path)
                 self._checked.add(path)
-            return load(path, mapped=mapped).arrays
+            return load_of(path, self.run, mapped=mapped)
         return None
 
     def whole(self, name: str, *, mapped: bool = False) -> Arrays | None:
@@ -205,7 +216,7 @@ class FolderStore:
     def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
         path = self.path(name)
         make_folder(path.parent)
-        commit(path, arrays)
+        commit(path, arrays, {RUN: self.run})
         self._checked.add(path)
         return StoredFile(path)
 
@@ -222,11 +233,12 @@ class FolderStore:
         return sorted(path.stem for path in (self.layout.root / folder).glob("*.npz"))
 
     def columns(self, free_bytes: int) -> ColumnStore:
-        return ColumnsOnDisk(self.layout.root / COLUMNS, free_bytes)
+        return ColumnsOnDisk(self.layout.root / COLUMNS, self.run, free_bytes)
 
     def checkpoints(self, name: str) -> "CheckpointsOnDisk":
         stem = "-".join(name.removesuffix(".npz").split("/")[1:]) or name
-        return CheckpointsOnDisk(self.layout.checkpoints / stem, self.layout.solutions / f"{stem}.jsonl", self._every)
+        folder = self.layout.checkpoints / f"{self.run}-{stem}"  # that no late worker of another run has
+        return CheckpointsOnDisk(folder, self.layout.solutions / f"{stem}.jsonl", self._every)
 
 
 @dataclass
@@ -273,7 +285,7 @@ class CheckpointsOnDisk(TaskCheckpoints):
         CannotWriteError; the steps before are then untouched.
         """
         new = self.folder / f"step-{step:09d}.npz"
-        make_folder(self.folder)
+        make_folder(self.folder, parents=False)  # a run that is gone is not made anew
         commit(new, arrays, facts)
         steps = self._steps()
         kept = steps.index(new) + 1  # The newest may turn out damaged when it is needed, hence two.

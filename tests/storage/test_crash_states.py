@@ -212,7 +212,7 @@ Check = Callable[[Path, int, int], None]
 
 
 def checkpoints_of(root: Path) -> CheckpointsOnDisk:
-    return CheckpointsOnDisk(root / "checkpoints" / "one", root / "records.jsonl", 60.0)
+    return CheckpointsOnDisk(root / "one", root / "records.jsonl", 60.0)
 
 
 def save_checkpoints(recording: Recording, root: Path) -> None:

@@ -73,11 +73,12 @@ def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path):
     with stopping.obeying(Stop(killed)), pytest.raises(StoppedError):
         stopping.check()
     with stopping.obeying(Stop(ours)):
-        for stale in (b"2\n", b"1\n", b"", b"\0\0", None):
+        latest = ours.number
+        for stale in (b"%d\n" % latest, b"%d\n" % killed.number, b"", b"\0\0", None):
             file.unlink() if stale is None else file.write_bytes(stale)
             time.sleep(stopping.LOOK_SECONDS)
             assert stopping.current().requested() is None
-        file.write_bytes(b"3\n")
+        file.write_bytes(b"%d\n" % (latest + 1))
         time.sleep(stopping.LOOK_SECONDS)
         assert stopping.current().requested() is not None
         seen: list[str | None] = []
