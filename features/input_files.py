@@ -4,6 +4,7 @@ Plain files only are opened: a device has no end, and a pipe waits for a writer.
 parts; pictures are in DIR/CLASS, or in DIR/train/CLASS and DIR/test/CLASS.
 """
 
+import hashlib
 import os
 import re
 import stat
@@ -75,13 +76,19 @@ class _File(FileIO):
         return UnavailableError(f"{self.name}: cannot be read ({error.strerror}); {advice}")
 
 
-def stamp(path: Path) -> tuple[str, int, int, int]:
+def stamp(path: Path) -> tuple[str, int, int, int, str]:
     """Return what tells whether a file was written to since: path, size, times of its content and of its entry.
 
-    Programs set the first time back, as `cp -p` and `tar` do, but not the second. Raises OSError.
+    Programs set the first time back, as `cp -p` and `tar` do, but not the second. FAT, exFAT and sshfs show the first in
+    its place: where no folder above proves that both are kept, a digest of the content is last. Raises OSError.
     """
-    status = path.stat()
-    return str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    status, digest = path.stat(), ""
+    above = [one for one in map(Path.stat, path.absolute().parents) if one.st_dev == status.st_dev]
+    has_both = any(one.st_mtime_ns != one.st_ctime_ns for one in (status, *above))
+    if not has_both and stat.S_ISREG(status.st_mode):
+        with open_plain(path) as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, digest
 
 
 def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:

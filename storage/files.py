@@ -147,7 +147,7 @@ def cannot_read(path: Path, error: OSError) -> UnavailableStoreError:
 
 @contextlib.contextmanager
 def write_errors(path: Path, wanted_bytes: int | None = None) -> Iterator[None]:
-    """Turn an OSError of writing `path` into CannotWriteError, which names path, bytes and cause; raise as `check_held`."""
+    """Turn an OSError of writing `path` into CannotWriteError with path, bytes and cause; raise as `check_held`."""
     check_held(path)
     try:
         yield
