@@ -79,7 +79,7 @@ class _File(FileIO):
 def stamp(path: Path) -> tuple[str, int, int, int, str]:
     """Return what tells whether a file was written to since: path, size, times of its content and of its entry.
 
-    Programs set the first time back, as `cp -p` and `tar` do, but not the second. FAT, exFAT and sshfs show the first in
+    Programs set the first time back, as `cp -p` and `tar` do, but not the second. FAT, exFAT and sshfs show that in
     its place: where no folder above proves that both are kept, a digest of the content is last. Raises OSError.
     """
     status, digest = path.stat(), ""

@@ -97,5 +97,12 @@ def _openness(folder: Path) -> str:
     return f"{folder} is open to others: chmod 700 it, or {advice}" if status.st_mode & 0o077 else ""
 
 
+def take_usable_threads() -> None:
+    """Leave out a number of threads for numba that is none: no loop here is for several, and numba's import fails."""
+    if not os.environ.get("NUMBA_NUM_THREADS", "1").strip("0").isdecimal():
+        del os.environ["NUMBA_NUM_THREADS"]
+
+
 check_own_packages()
 keep_compiled_code()
+take_usable_threads()

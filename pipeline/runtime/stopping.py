@@ -153,8 +153,10 @@ def obeying(stop: Stop) -> Iterator[Stop]:
 
 
 @contextmanager
-def listening(signals: Iterable[signal.Signals] = SIGNALS) -> Iterator[Stop]:
+def listening(signals: Iterable[signal.Signals] = SIGNALS, *, is_last: bool = False) -> Iterator[Stop]:
     """Take signals as requests to stop what is done inside; outside the main thread none are taken.
+
+    is_last : the process ends then, and more of these signals do not change how
 
     Before `working`, a signal raises StoppedError at once. Signals that whoever started the command has blocked are let
     through; a hangup that is ignored, as under `nohup`, stays so.
@@ -172,7 +174,7 @@ def listening(signals: Iterable[signal.Signals] = SIGNALS) -> Iterator[Stop]:
         if on_main_thread:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if is_last else handler)
 
 
 def unclaimed() -> list[signal.Signals]:
