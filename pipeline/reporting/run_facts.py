@@ -25,7 +25,7 @@ from storage.folder_layouts import RunLayout
 from storage.folders import holder
 
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
-SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*.npz", "scores/*.npz", "solutions/*.npz")
+SAVED = ("passes/*/sums-*.npz", "checkpoints/*.npz", "scores/*.npz", "solutions/*.npz")
 LOW_RECALL, WORST_CLASSES = 0.9, 10  # below which the table of a run names classes, and how many
 SCALES = {"plain": "as they are", "diagonal": "with a scale each", "metric": "with a metric"}
 

@@ -171,25 +171,20 @@ def check_data(layout: RunLayout, data: str, event: str) -> None:
 
 
 def finish(layout: RunLayout, report: dict[str, Any]) -> None:
-    """Commit the report of a run, and remove its statistics: its largest files, which nothing reads any more."""
+    """Remove the statistics of a run, its largest files, which nothing reads any more, and commit its report."""
     remove_stale(layout.root)
-    write_record(layout.report, report)
     remove_folder(layout.statistics)
+    write_record(layout.report, report)
 
 
 def report_of(layout: RunLayout) -> dict[str, Any] | None:
-    """Return the report of a finished run, None where something is left to do; remove statistics a kill has left."""
+    """Return the report of a finished run, None where something is left to do."""
     from storage.arrays import StoredFile  # numpy, which --help does without
 
     if not layout.report.exists():
         return None
     StoredFile(layout.model / MODEL_NAME).read()
-    report = read_record(layout.report)
-    if layout.statistics.exists() or any(aside_of(path.name) == "statistics" for path in layout.root.iterdir()):
-        with hold_lock(layout.lock, "removing statistics"):
-            remove_stale(layout.root)
-            remove_folder(layout.statistics)
-    return report
+    return read_record(layout.report)
 
 
 def read_environment(layout: RunLayout) -> dict[str, Any]:

@@ -37,7 +37,6 @@ from pipeline.work.store import RUN, CheckpointsOnDisk, FolderStore, Store, Task
 from storage.arrays import Arrays, commit
 from storage.errors import MissingDataError
 from storage.files import make_folder, read_errors, read_plain, remove_file
-from storage.folders import remove_folder
 
 Named = tuple[Path, Item, CheckpointsOnDisk]  # the file of its result
 WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
@@ -150,12 +149,10 @@ class OnExecutor:
         left = [(name, item) for name, item in items.items() if store.whole(name) is None]
         waiting = [(store.path(name), item, store.checkpoints(name)) for name, item in left]
         events.costs[stage].items += len(items) - len(waiting)
-        for folder in {store.layout.solutions, store.layout.checkpoints, *(path.parent for path, _, _ in waiting)}:
+        for folder in {store.layout.solutions, *(path.parent for path, _, _ in waiting)}:
             make_folder(folder)
 
-        def close(named: Named[Item], warnings: tuple[str, ...]) -> None:
-            for warning in warnings:
-                events.warn(warning)
+        def close(named: Named[Item], _: None) -> None:
             records = named[2].records
             with suppress(MissingDataError), read_errors(records):
                 for line in read_plain(records).splitlines():
@@ -225,15 +222,14 @@ def latest_note(paths: Sequence[Path]) -> str:
 
 def _compute_item(
     function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]], run: str, named: Named[Item]
-) -> tuple[str, ...]:
-    """Compute an item from its last checkpoint on and commit the result; return warnings of damaged checkpoints."""
+) -> None:
+    """Compute an item from its last checkpoint on, and commit the result."""
     path, item, checkpoints = named
     with checkpoints as kept:
         arrays = function(item, kept)
         stopping.check()  # it may have taken long, and the folder be another run's
         commit(path, arrays, {RUN: run})
-    remove_folder(kept.folder)
-    return kept.warnings
+    remove_file(kept.path)
 
 
 @contextmanager

@@ -42,10 +42,8 @@ class Checkpoint(NamedTuple):
 class TaskCheckpoints:
     """Checkpoints of a task, and records of its iterations. This base class keeps nothing."""
 
-    warnings: tuple[str, ...] = ()  # of steps that `load` found damaged
-
     def load(self) -> Checkpoint | None:
-        """Return the last whole checkpoint; None where there is none."""
+        """Return the last checkpoint; None where there is none."""
         return None
 
     def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
@@ -237,18 +235,18 @@ class FolderStore:
 
     def checkpoints(self, name: str) -> "CheckpointsOnDisk":
         stem = "-".join(name.removesuffix(".npz").split("/")[1:]) or name
-        folder = self.layout.checkpoints / f"{self.run}-{stem}"  # that no late worker of another run has
-        return CheckpointsOnDisk(folder, self.layout.solutions / f"{stem}.jsonl", self._every)
+        path, records = self.layout.checkpoints / f"{stem}.npz", self.layout.solutions / f"{stem}.jsonl"
+        return CheckpointsOnDisk(path, self.run, records, self._every)
 
 
 @dataclass
 class CheckpointsOnDisk(TaskCheckpoints):
-    """Checkpoints in a folder, numbered steps, and a file of records, which is written anew inside a `with` block."""
+    """The last checkpoint, in a file, and a file of records, which is written anew inside a `with` block."""
 
-    folder: Path
+    path: Path
+    run: str  # that it is of
     records: Path
     every: float  # seconds between checkpoints
-    warnings: tuple[str, ...] = ()
     _saved: float = field(default_factory=time.monotonic, init=False)
     _file: LineFile | None = field(default=None, init=False)
 
@@ -262,40 +260,18 @@ class CheckpointsOnDisk(TaskCheckpoints):
         self._file = None
 
     def load(self) -> Checkpoint | None:
-        """Return the newest whole step, None where there is no step at all. Every byte is checked.
-
-        A damaged step is passed over for the one before, with a warning. Raises CorruptDataError where all are damaged:
-        to start again without a word would hide the loss.
-        """
-        self.warnings = ()
-        for path in reversed(self._steps()):
-            try:
-                return Checkpoint(int(path.stem[-9:]), *load(path))
-            except CorruptDataError as error:
-                self.warnings += (f"checkpoint {path} is damaged ({error}); the one before it is used",)
-        if self.warnings:
-            fault = f"no checkpoint is whole ({self.warnings[0]})"
-            raise CorruptDataError(f"{self.folder}: {fault}; delete the folder to start this anew")
+        """Return the last checkpoint of this run, None where there is none. Raises CorruptDataError for damage."""
+        with suppress(MissingDataError):
+            arrays, facts = load(self.path)
+            if facts.get(RUN) == self.run:
+                return Checkpoint(facts["step"], arrays, facts["of step"])
         return None
 
     def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
-        """Commit a step, then remove all but the two newest, and all of a higher number.
-
-        Those were damaged, or are of other work: counted among the newest, they would push out the whole ones. Raises
-        CannotWriteError; the steps before are then untouched.
-        """
-        new = self.folder / f"step-{step:09d}.npz"
-        make_folder(self.folder, parents=False)  # a run that is gone is not made anew
-        commit(new, arrays, facts)
-        steps = self._steps()
-        kept = steps.index(new) + 1  # The newest may turn out damaged when it is needed, hence two.
-        for path in [*steps[: max(kept - 2, 0)], *steps[kept:]]:
-            remove_file(path)
+        """Commit a checkpoint in place of the one before. Raises CannotWriteError; that one is then untouched."""
+        make_folder(self.path.parent, parents=False)  # a run that is gone is not made anew
+        commit(self.path, arrays, {RUN: self.run, "step": step, "of step": facts})
         self._saved = time.monotonic()
-
-    def _steps(self) -> list[Path]:
-        """Return the committed steps, oldest first; what a killed process left half-written has another name."""
-        return sorted(self.folder.glob("step-*.npz"))
 
     def is_due(self) -> bool:
         return bool(stopping.current().requested()) or time.monotonic() - self._saved >= self.every
