@@ -76,19 +76,26 @@ class _File(FileIO):
         return UnavailableError(f"{self.name}: cannot be read ({error.strerror}); {advice}")
 
 
-def stamp(path: Path) -> tuple[str, int, int, int, str]:
+def stamp(path: Path) -> tuple[str, int, int, int]:
     """Return what tells whether a file was written to since: path, size, times of its content and of its entry.
 
-    Programs set the first time back, as `cp -p` and `tar` do, but not the second. FAT, exFAT and sshfs show that in
-    its place: where no folder above proves that both are kept, a digest of the content is last. Raises OSError.
+    Programs set the first time back, as `cp -p` and `tar` do, but not the second. Raises OSError.
     """
-    status, digest = path.stat(), ""
+    status = path.stat()
+    return str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def content_stamp(path: Path) -> str:
+    """Return a digest of a file where its stamp may not tell; "" where a folder above proves that both times are kept.
+
+    FAT, exFAT and sshfs show the time of the content in place of that of the entry. Raises OSError.
+    """
+    status = path.stat()
     above = [one for one in map(Path.stat, path.absolute().parents) if one.st_dev == status.st_dev]
-    has_both = any(one.st_mtime_ns != one.st_ctime_ns for one in (status, *above))
-    if not has_both and stat.S_ISREG(status.st_mode):
-        with open_plain(path) as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, digest
+    if any(one.st_mtime_ns != one.st_ctime_ns for one in (status, *above)):
+        return ""
+    with open_plain(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:

@@ -4,6 +4,7 @@ What was found in tables and pictures, all but inputs, stands beside the feature
 by what was asked of them, and read again where a file has another size or other times.
 """
 
+import ctypes
 import json
 import sys
 import time
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from features.array_sources import ArrayDigests, digest_arrays, open_npz, outline_digests, used_arrays
 from features.errors import CHANGED, DataError
-from features.input_files import is_picture_folder, is_table, pictures_below, stamp, table_files
+from features.input_files import content_stamp, is_picture_folder, is_table, pictures_below, stamp, table_files
 from features.open_source import changed, close_files, open_source, stamp_of, with_copies
 from features.source import Source, SourceSpec, Tick
 from pipeline.runtime import stopping
@@ -99,6 +100,7 @@ class TableRecords:
             self.reading.notes.append(f"{path}: has changed since it was read; it is read again")
         with self.reading.counted(path) as count:
             found = read(count)
+        give_memory_back()
         if _stamps(path) != stamps:
             raise DataError(f"{path}: {CHANGED}")
         if self.writes:
@@ -128,7 +130,9 @@ def _known(file: Path, form: Any) -> Any:
 
 
 def _stamps(path: Path) -> list[list[Any]]:
-    files = [path / name for name in pictures_below(path).names] if is_picture_folder(path) else table_files(path)
+    if not is_picture_folder(path):
+        return [[*stamp(file), content_stamp(file)] for file in table_files(path)]
+    files = [path / name for name in pictures_below(path).names]  # the content is compared whenever it is decoded
     return [list(stamp(file)) for file in files if file.exists()]
 
 
@@ -190,6 +194,15 @@ def open_outline(spec: SourceSpec) -> Source | None:
 def release_data() -> None:
     """Close the zarr data that this process has open, and free the chunks that its threads keep."""
     _open_zarr.cache_clear()
+    give_memory_back()
+
+
+def give_memory_back() -> None:
+    """Give the system what Arrow and the C library keep of memory that was freed: of wide tables, hundreds of MiB."""
+    if arrow := sys.modules.get("pyarrow"):
+        arrow.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):  # of another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _digests_of(spec: SourceSpec) -> ZarrDigests:

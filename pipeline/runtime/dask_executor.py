@@ -84,9 +84,8 @@ class DaskExecutor(Executor):
         self._known: set[str] = set()  # addresses of the workers that were checked
         self._looked = -math.inf  # when
         self._alone_since: float | None = None
-        self._has_told = False
         self._signs = dict[str, tuple[float, float]]()  # when the scheduler last heard of each, and when we saw that
-        self._still = set[str]()  # those that were told to stand still
+        self._told = set[str]()
 
     def run(
         self, function: Callable[[Item], Value], items: Iterable[Item], lease_file: Path | None = None
@@ -133,8 +132,7 @@ class DaskExecutor(Executor):
         there = self._ask_who_is_there()
         new = sorted(there.keys() - self._known)
         if new:
-            ask(partial(check_code, self._client, new), self._patience)
-            self._check_sight(new)
+            self._check(new)
             self._known |= set(new)
         now = time.monotonic()
         self._alone_since = None if there else self._alone_since or now
@@ -142,31 +140,42 @@ class DaskExecutor(Executor):
         if alone > self._patience:
             remedy = "start one and run again with `resume=auto`, or use `resources.scheduler=threads`"
             raise SchedulerError(f"no worker for {alone:.0f} s, longer than `resources.worker_timeout`; {remedy}")
-        if alone > TOLD_SECONDS and not self._has_told:
-            self.warn(f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most")
-        self._has_told = alone > TOLD_SECONDS
+        if alone > TOLD_SECONDS:
+            self._tell_once(
+                f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most"
+            )
         return there
 
-    def _check_sight(self, workers: list[str]) -> None:
-        for path in self._paths:
-            # Path.exists raises where a folder is closed to us.
-            asked = partial(self._client.run, os.path.exists, path, workers=workers, on_error="return")
-            for worker, seen in ask(asked, self._patience).items():
-                if seen is False:  # an error is returned by one that died meanwhile
-                    raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
+    def _tell_once(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            self.warn(message)
+
+    def _check(self, workers: list[str] | None) -> None:
+        """Raise SchedulerError where some workers (None: any) have other code than this process, or lack its paths."""
+        asked = partial(self._client.run, _code_and_unseen, self._paths, workers=workers, on_error="return")
+        for worker, found in ask(asked, self._patience).items():
+            if isinstance(found, OSError):  # it died meanwhile
+                continue
+            if isinstance(found, Exception):
+                fault = f"worker {worker} cannot import slkl ({found})"
+                raise SchedulerError(f"{fault}; install version {__version__} there")
+            code, unseen = found
+            if code != self._code:
+                raise _other_code(worker, code, self._code)
+            if unseen:
+                raise SchedulerError(f"worker {worker} does not see {unseen[0]}; put it on a file system they share")
 
     def _ask_who_is_there(self) -> dict[str, int]:
         """Return the threads of each worker; tell which of them the scheduler has not heard of for long."""
         there = ask(lambda: self._client.sync(self._client.scheduler.identity), self._patience)["workers"]
-        now, still = time.monotonic(), set[str]()
+        now = time.monotonic()
         for address, worker in there.items():
             if self._signs.get(address, ("",))[0] != worker["last_seen"]:
                 self._signs[address] = worker["last_seen"], now
             elif now - self._signs[address][1] > TOLD_SECONDS:
-                still.add(address)
-        for address in sorted(still - self._still):
-            self.warn(f"no sign of life of worker {address} for {TOLD_SECONDS} s; end it, and others take its items")
-        self._still = still
+                fault = f"no sign of life of worker {address} for {TOLD_SECONDS} s"
+                self._tell_once(f"{fault}; end it, and others take its items")
         return {address: worker["nthreads"] for address, worker in there.items()}
 
     def _raise_from(self, error: object) -> None:
@@ -177,10 +186,8 @@ class DaskExecutor(Executor):
             fault = f"a worker died {ALLOWED_WORKER_DEATHS + 1} times on the same item ({error})"
             remedy = "lower `resources.workers` or `centers.count`, or raise `resources.memory_limit`"
             raise PlanError(f"{fault}; most often it ran out of memory: {remedy}")
-        if isinstance(error, (ImportError, AttributeError, TypeError)):
-            ask(partial(check_code, self._client, None), self._patience)  # it may be what other code says
         if isinstance(error, Exception) and not isinstance(error, PipelineError):
-            self._check_workers()  # one that has just come may not see the paths
+            self._check(None)  # one that has just come may have other code, or not see the paths
         raise error
 
     def _end(self, futures: list[Future], lease_file: Path | None) -> None:
@@ -222,14 +229,9 @@ def _run_there(
     return run_item(function, item, stopping.Stop(lease))
 
 
-def check_code(client: Client, workers: list[str] | None) -> None:
-    """Raise SchedulerError where some of the workers (None: any) have other code than this process."""
-    found = client.run(own_code, workers=workers, on_error="return")
-    for worker, code in found.items():
-        if isinstance(code, Exception) and not isinstance(code, OSError):  # OSError: it died meanwhile
-            raise SchedulerError(f"worker {worker} cannot import slkl ({code}); install version {__version__} there")
-        if isinstance(code, str) and code != own_code():
-            raise _other_code(worker, code, own_code())
+def _code_and_unseen(paths: list[str]) -> tuple[str, list[str]]:
+    # Path.exists raises where a folder is closed to us.
+    return own_code(), [path for path in paths if not os.path.exists(path)]  # noqa: PTH110
 
 
 def _other_code(worker: str, theirs: str, ours: str) -> SchedulerError:
