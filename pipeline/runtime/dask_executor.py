@@ -186,8 +186,10 @@ class DaskExecutor(Executor):
             fault = f"a worker died {ALLOWED_WORKER_DEATHS + 1} times on the same item ({error})"
             remedy = "lower `resources.workers` or `centers.count`, or raise `resources.memory_limit`"
             raise PlanError(f"{fault}; most often it ran out of memory: {remedy}")
+        if isinstance(error, (ImportError, AttributeError, TypeError)):
+            self._check(None)  # it may be what other code says
         if isinstance(error, Exception) and not isinstance(error, PipelineError):
-            self._check(None)  # one that has just come may have other code, or not see the paths
+            self._check_workers()  # one that has just come may not see the paths
         raise error
 
     def _end(self, futures: list[Future], lease_file: Path | None) -> None:
