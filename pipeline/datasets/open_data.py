@@ -4,7 +4,6 @@ What was found in tables and pictures, all but inputs, stands beside the feature
 by what was asked of them, and read again where a file has another size or other times.
 """
 
-import ctypes
 import json
 import sys
 import time
@@ -100,7 +99,6 @@ class TableRecords:
             self.reading.notes.append(f"{path}: has changed since it was read; it is read again")
         with self.reading.counted(path) as count:
             found = read(count)
-        give_memory_back()
         if _stamps(path) != stamps:
             raise DataError(f"{path}: {CHANGED}")
         if self.writes:
@@ -194,15 +192,6 @@ def open_outline(spec: SourceSpec) -> Source | None:
 def release_data() -> None:
     """Close the zarr data that this process has open, and free the chunks that its threads keep."""
     _open_zarr.cache_clear()
-    give_memory_back()
-
-
-def give_memory_back() -> None:
-    """Give the system what Arrow and the C library keep of memory that was freed: of wide tables, hundreds of MiB."""
-    if arrow := sys.modules.get("pyarrow"):
-        arrow.default_memory_pool().release_unused()
-    with suppress(OSError, AttributeError):  # of another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _digests_of(spec: SourceSpec) -> ZarrDigests:
