@@ -4,6 +4,7 @@ Plain files only are opened: a device has no end, and a pipe waits for a writer.
 parts; pictures are in DIR/CLASS, or in DIR/train/CLASS and DIR/test/CLASS.
 """
 
+import hashlib
 import os
 import re
 import stat
@@ -82,6 +83,19 @@ def stamp(path: Path) -> tuple[str, int, int, int]:
     """
     status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def content_stamp(path: Path) -> str:
+    """Return a digest of a file where its stamp may not tell; "" where a folder above proves that both times are kept.
+
+    FAT, exFAT and sshfs show the time of the content in place of that of the entry. Raises OSError.
+    """
+    status = path.stat()
+    above = [one for one in map(Path.stat, path.absolute().parents) if one.st_dev == status.st_dev]
+    if any(one.st_mtime_ns != one.st_ctime_ns for one in (status, *above)):
+        return ""
+    with open_plain(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:

@@ -49,6 +49,8 @@ def keep_compiled_code() -> None:
     NUMBA_CACHE_DIR is set here since numba reads it when it is imported; the user's own setting stays, unless nothing
     can be written there.
     """
+    if not os.environ.get("NUMBA_NUM_THREADS", "1").strip("0").isdecimal():
+        del os.environ["NUMBA_NUM_THREADS"]  # numba's import fails over it, and no loop here is for several threads
     named = os.environ.get("NUMBA_CACHE_DIR")
     if named == os.devnull:  # as a process that started this one has set it, below
         return

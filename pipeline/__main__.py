@@ -24,7 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = words[0] if words else ""
     if name in COMMANDS:
         command = importlib.import_module(f"pipeline.{name}")
-        return int(command.main(words[1:]))
+        if argv is None:  # a process of its own
+            sys.argv[1:] = words[1:]
+        return int(command.main(None if argv is None else words[1:]))
     if name in ("-h", "--help"):
         print(_overview())
         return int(ExitCode.DONE)

@@ -197,7 +197,7 @@ def _tell_the_start(events: Events, session: Session, prepared: planning.Prepare
 
 def _run_of(prepared: planning.Prepared, layout: RunLayout, events: Events, executor: Executor) -> Run:
     config, every = prepared.config, prepared.config.resources.checkpoint_every
-    store = FolderStore(layout, every, events.warn)
+    store = FolderStore(layout, run_folder.identity(layout), every, events.warn)
     runner = OnExecutor(executor, store, events, every, prepared.plan.workers.together)
     is_stored = config.resources.stores_features
     features = prepared.store if is_stored else live(prepared.request, prepared.shape, layout.data_chunks)

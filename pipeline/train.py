@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
 
     def work() -> int:
-        with stopping.listening():
+        with stopping.listening(is_last=argv is None):
             run = _train(parse(argv))
         return ExitCode.DONE if run is None or run.report["converged"] else ExitCode.NOT_CONVERGED
 

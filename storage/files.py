@@ -46,6 +46,7 @@ LIMITS = {
     errno.EMFILE: "allow more open files (ulimit -n), or take fewer workers",
     errno.ENFILE: "end programs that have many files open",
 }
+held_locks = dict[int, Path]()  # Of this process: the file of each lock by its descriptor.
 
 
 def low_create(path: Path) -> int:
@@ -146,7 +147,8 @@ def cannot_read(path: Path, error: OSError) -> UnavailableStoreError:
 
 @contextlib.contextmanager
 def write_errors(path: Path, wanted_bytes: int | None = None) -> Iterator[None]:
-    """Turn an OSError of writing `path` into CannotWriteError, which names path, bytes and cause."""
+    """Turn an OSError of writing `path` into CannotWriteError with path, bytes and cause; raise as `check_held`."""
+    check_held(path)
     try:
         yield
     except OSError as error:
@@ -155,6 +157,22 @@ def write_errors(path: Path, wanted_bytes: int | None = None) -> Iterator[None]:
         space = "free some space or choose another folder" if "disk" in cause else "choose a folder you can write to"
         advice = LIMITS.get(error.errno or 0, space)
         raise CannotWriteError(f"{path}: cannot write{size}: {cause}; {advice}") from error
+
+
+def check_held(path: Path) -> None:
+    """Raise CannotWriteError where `path` is in a folder that this process has locked, and that was moved or removed.
+
+    Another process may have made a folder of its name since then, and have its lock.
+    """
+    for descriptor, lock in list(held_locks.items()):
+        if path.is_relative_to(lock.parent):
+            try:
+                is_there = os.path.samestat(os.fstat(descriptor), lock.lstat())
+            except OSError as error:  # of others the write itself tells
+                is_there = error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+            if not is_there:
+                fault = "was moved or removed while it was used; nothing was written there since"
+                raise CannotWriteError(f"{lock.parent}: {fault}; go on where it is now, or start again")
 
 
 class _AsideFile(io.FileIO):
@@ -318,10 +336,11 @@ class LineFile:
             self._stream.close()
 
 
-def make_folder(path: Path) -> None:
-    """Create a folder and its parents durably; one that exists is fine. Raises CannotWriteError."""
+def make_folder(path: Path, *, parents: bool = True) -> None:
+    """Create a folder and, if asked, its parents durably; one that exists is fine. Raises CannotWriteError."""
     with write_errors(path):
-        missing = list(itertools.takewhile(lambda folder: not folder.exists(), [path, *path.parents]))
+        folders = [path, *path.parents] if parents else [path]
+        missing = list(itertools.takewhile(lambda folder: not folder.exists(), folders))
         if not missing and not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         for folder in reversed(missing):

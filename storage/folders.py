@@ -26,6 +26,7 @@ from storage.errors import CorruptDataError, LockedError, MissingDataError
 from storage.files import (
     aside_of,
     fsync_folder,
+    held_locks,
     make_folder,
     open_own,
     open_plain,
@@ -137,7 +138,6 @@ _POLL_SECONDS = 0.05
 # Who asks for the holder has the lock for microseconds itself, and a new holder needs a moment to write its name.
 _GRACE_SECONDS = 0.3
 _UNKNOWN: dict[str, Any] = {"host": "unknown host", "pid": 0, "started": "unknown", "purpose": "unknown purpose"}
-_held = set[int]()  # descriptors
 
 
 @contextlib.contextmanager
@@ -211,7 +211,7 @@ def _open_locked(path: Path, warn: Callable[[str], None]) -> int | None:
     """Return the descriptor of the locked file, None where somebody else has the lock. Raises as `open_own`."""
     make_folder(path.parent)
     descriptor = open_own(path, 0)
-    _held.add(descriptor)
+    held_locks[descriptor] = path
     ours = False
     try:
         locked = _try_lock(descriptor, fcntl.LOCK_EX)
@@ -247,13 +247,13 @@ def _holder_in(path: Path) -> dict[str, Any] | None:
 
 
 def _close(descriptor: int) -> None:
-    _held.discard(descriptor)
+    held_locks.pop(descriptor, None)
     os.close(descriptor)
 
 
 def _close_in_child() -> None:
     # A forked child shares the lock: left open, it would outlive the parent's death. Closing does not free it.
-    for descriptor in list(_held):
+    for descriptor in list(held_locks):
         _close(descriptor)
 
 

@@ -23,7 +23,8 @@ PAGES = tuple(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "jobs/README.md", *PAGES)
 PROGRAMS = ("python", "make", "sbatch", "kubectl", "docker", "export", "git", "python3.11", ".ci/run")
 COMMANDS = ("train", "predict", "evaluate", "report", "status", "export")
-OF_OTHERS = {"--cpus-per-task", "--mem", "--signal", "--time", "--job-name", "--require-hashes"}
+OF_OTHERS = {"--cpus-per-task", "--mem", "--mem-per-cpu", "--signal", "--time", "--job-name", "--require-hashes"}
+OF_OTHERS |= {"--array", "--output"}
 OF_OTHERS |= {"--tls-ca-file", "--tls-cert", "--tls-key", "--out", "--compare"}  # of dask, and of benchmarks
 STAND_INS = {  # what the documents leave to the reader
     **{"<name>": "name", "images.npz": "../images.npz", "new.npz": "../new.npz", "DATASET": "digits", "DATA": "digits"},

@@ -136,7 +136,7 @@ def _cluster(arguments: argparse.Namespace, state: Path, security: Any) -> Itera
             interface=arguments.interface,
             security=security,
             log_directory=str(state),
-            job_extra_directives=["--no-requeue", *arguments.directive],
+            job_extra_directives=["--no-requeue", *map(_quoted, arguments.directive)],
             job_script_prologue=[ONE_THREAD],
             worker_extra_args=["--no-dashboard"],
             death_timeout=WORKER_DEATH_SECONDS,
@@ -146,6 +146,12 @@ def _cluster(arguments: argparse.Namespace, state: Path, security: Any) -> Itera
         ) as cluster,
     ):
         yield cluster
+
+
+def _quoted(directive: str) -> str:
+    """Return a directive as sbatch reads it in a line of a script, which it splits at spaces."""
+    name, _, value = directive.partition("=")
+    return f'{name}="{value}"' if " " in value else directive
 
 
 @contextmanager

@@ -138,7 +138,8 @@ def parse_value(key: str, value: Any, origin: str) -> Any:
     except (ValueError, TypeError, AttributeError) as error:
         reason = str(error) if str(error).startswith("must") else "must be another: it is of the wrong kind"
     is_told = origin in ("", FLAGS.get(key), ARGUMENTS.get(key))  # by the name of the setting
-    found = f"{' '.join(repr(value).split()):.80}" + ("" if is_told else f" ({origin})")
+    shown = re.sub(r"(?<=://)\S*@", "...@", " ".join(repr(value).split()))  # a password that does not belong there
+    found = f"{shown:.80}" + ("" if is_told else f" ({origin})")
     raise ConfigError(f"`{key}` {reason}; found {found}")
 
 
@@ -192,7 +193,7 @@ def _of_file(path: Path) -> dict[str, tuple[Any, str]]:
     if is_address(address):
         fault = "a file names no address, since what answers there can run code here"
         remedy = "drop it there, and give it with `resources.scheduler` if you trust it"
-        raise ConfigError(f"resources.scheduler = {address!r:.80} ({path.name}): {fault}; {remedy}")
+        raise ConfigError(f"resources.scheduler ({path.name}): {fault}; {remedy}")
     return found
 
 

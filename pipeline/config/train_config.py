@@ -110,7 +110,7 @@ def is_plain(value: str) -> bool:
 
 def address(value: object) -> str:
     """Accept the address of a dask scheduler: `settings.load` knows where it may come from."""
-    if is_address(value) and re.fullmatch(r".*[^/:]:\d+", str(value)):
+    if is_address(value) and re.fullmatch(r"tls://[^/@]*[^/:@]:\d+", str(value)):
         return str(value)
     raise ValueError("must be tls://HOST:PORT")
 

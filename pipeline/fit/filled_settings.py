@@ -189,7 +189,8 @@ def with_candidates(config: TrainConfig, count: int) -> TrainConfig:
 def kernels_of(kernel: KernelConfig) -> tuple[type[Kernel], ...]:
     """Return the kernels that are asked for, or tried: in the order of their names, which decides between equals."""
     if kernel.name == AUTO_KERNEL:
-        return tuple(sorted(KERNELS, key=lambda one: one.name))
+        possible = (one for one in KERNELS if one.has_metric or kernel.scale != METRIC)
+        return tuple(sorted(possible, key=lambda one: one.name))
     return (kernel_named(kernel.name or "gaussian"),)
 
 

@@ -178,8 +178,6 @@ class _Mover:
     def finished(self, points: Points) -> Moving:
         """Return the state after the last step, taken up from the last checkpoint. Raises StoppedError, after one."""
         checkpoint = self._checkpoints.load()
-        for warning in self._checkpoints.warnings:
-            self._work.events.warn(warning)
         state = as_dataclass(checkpoint.arrays, Moving) if checkpoint else self._started(points)
         try:
             while state.step < self._most:
@@ -353,7 +351,7 @@ class _Mover:
 def moves_needs(run: RunSize) -> Needs:
     """Return what moving the centers needs: statistics or a gradient, beside places, gradients and curvature.
 
-    On disk are two checkpoints, a third while it is written, the sums of each process, and the samples.
+    On disk are a checkpoint, a second while it is written, the sums of each process, and the samples.
     """
     n, m, d = run.shape.n_train, n_moving(run), run.shape.n_features
     if not m:
@@ -364,7 +362,7 @@ def moves_needs(run: RunSize) -> Needs:
     samples = int(sum(shares) * n) * (4 * d + 32)
     sums = run.workers.processes * 8 * m * (d + 2 * m)
     descent = NUMBER_BYTES * m * d
-    return Needs(1, passes + descent + samples, 3 * descent + sums + samples)
+    return Needs(1, passes + descent + samples, 2 * descent + sums + samples)
 
 
 def n_moving(run: RunSize) -> int:

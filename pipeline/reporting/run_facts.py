@@ -25,7 +25,7 @@ from storage.folder_layouts import RunLayout
 from storage.folders import holder
 
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
-SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*.npz", "scores/*.npz", "solutions/*.npz")
+SAVED = ("passes/*/sums-*.npz", "checkpoints/*.npz", "scores/*.npz", "solutions/*.npz")
 LOW_RECALL, WORST_CLASSES = 0.9, 10  # below which the table of a run names classes, and how many
 SCALES = {"plain": "as they are", "diagonal": "with a scale each", "metric": "with a metric"}
 
@@ -75,6 +75,27 @@ def status(root: Path) -> dict[str, Any]:
         "resume": resume if state in ("stopped", "failed", "killed") else None,
         "damaged": damaged,
     }
+
+
+def status_of_all(folder: Path) -> list[dict[str, Any]]:
+    """Return the facts of all runs that lie in a folder, by their names."""
+    return [status(root) for root in sorted(folder.glob("*/")) if RunLayout(root).config.exists()]
+
+
+def overview(runs: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each of several runs, under titles."""
+    rows = [("state", "stage", "done", "error", "seconds", "centers", "folder")]
+    for facts in runs:
+        report, progress, stages = (facts[name] for name in ("report", "progress", "stages"))
+        of_report = ("", "")
+        if report:
+            error = f"{report['rmse']:.4g}" if report["error_rate"] is None else f"{100 * report['error_rate']:.2f} %"
+            of_report = error, str(report["model_n_centers"])
+        done = f"{progress['done'] / progress['total']:.0%}" if progress and progress["total"] else ""
+        seconds = f"{sum(cost['wall_seconds'] for cost in stages.values()):.1f}" if stages else ""
+        state = "damaged" if facts["damaged"] else facts["state"]
+        rows.append((state, facts["stage"] or "", done, of_report[0], seconds, of_report[1], facts["run"]))
+    return [printable("{:<10}{:<12}{:>5}{:>10}{:>10}{:>9}  {}".format(*row)) for row in rows]
 
 
 def lines(facts: dict[str, Any]) -> list[str]:

@@ -17,11 +17,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import dask
-from distributed import CancelledError, Client, Future, KilledWorker, LocalCluster, Security, as_completed, get_worker
+from distributed import CancelledError, Client, Future, KilledWorker, LocalCluster, Security, get_worker
 from distributed.client import ClosedClientError
 
 from pipeline import __version__
@@ -37,7 +38,8 @@ CONNECT_SECONDS = 30  # an address that does not answer within this is given up
 ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
 _PARTING_SECONDS = 2  # for each answer while a run ends
 _LOOK_SECONDS = 2  # between two looks at who works
-TOLD_SECONDS = 30  # without a worker, before it is said
+_WAIT_SECONDS = 0.25  # for a result, before a request to stop is looked for
+TOLD_SECONDS = 30  # without a worker, or a sign of life of one, before it is said
 # How dask's client fails that has closed itself: parts of it are gone.
 _CLOSED = (RuntimeError, AttributeError, AssertionError)
 # Loaded by our own scheduler and workers. Dask gives each of them an HTTP server, without a key: it closes again.
@@ -82,38 +84,36 @@ class DaskExecutor(Executor):
         self._known: set[str] = set()  # addresses of the workers that were checked
         self._looked = -math.inf  # when
         self._alone_since: float | None = None
-        self._has_told = False
+        self._signs = dict[str, tuple[float, float]]()  # when the scheduler last heard of each, and when we saw that
+        self._told = set[str]()
 
     def run(
         self, function: Callable[[Item], Value], items: Iterable[Item], lease_file: Path | None = None
     ) -> Generator[ItemResult[Item, Value], None, None]:
         lease = None if lease_file is None else stopping.Lease.next(lease_file)
-        waiting = iter(items)
-        first = islice(waiting, 2 * self.workers)
-        under_way = {self._submit(function, item, lease) for item in first}
-        running = as_completed(under_way, loop=self._client.loop)
+        waiting, under_way, answers = iter(items), set[Future](), SimpleQueue[tuple[Future, Any]]()
         try:
-            while not running.is_empty():
-                stopping.check()
-                if not running.has_ready():
-                    self._look()
-                    time.sleep(stopping.POLL_SECONDS)
-                    continue
-                future = next(running)
-                result: ItemResult[Item, Value] = self._result_of(future)
-                under_way.remove(future)
-                future.release()
-                for item in islice(waiting, 1):
-                    under_way.add(following := self._submit(function, item, lease))
-                    running.add(following)
-                yield result
+            while True:
+                for item in islice(waiting, 2 * self.workers - len(under_way)):
+                    under_way.add(future := self._submit(function, item, lease))
+                    # In a thread of dask's.
+                    future.add_done_callback(lambda future: answers.put((future, _answer_of(future))))
+                if not under_way:
+                    return
+                self._look()
+                with suppress(Empty):
+                    future, answer = answers.get(timeout=_WAIT_SECONDS)
+                    under_way.remove(future)
+                    future.release()
+                    self._raise_from(answer)
+                    yield answer
         finally:
             self._end([future for future in under_way if not future.done()], lease_file)
 
     def processes(self) -> list[WorkerProcess]:
         while not (there := self._check_workers()):  # where all died, for the first to come back
             stopping.check()
-            time.sleep(stopping.POLL_SECONDS)
+            time.sleep(_WAIT_SECONDS)
         return [WorkerProcess(address, threads) for address, threads in sorted(there.items())]
 
     def check_paths(self, paths: Iterable[Path]) -> None:
@@ -129,11 +129,10 @@ class DaskExecutor(Executor):
 
     def _check_workers(self) -> dict[str, int]:
         """Return the threads of each worker that there is; check those that came meanwhile."""
-        there: dict[str, int] = ask(self._client.nthreads, self._patience)
+        there = self._ask_who_is_there()
         new = sorted(there.keys() - self._known)
         if new:
-            ask(partial(check_code, self._client, new), self._patience)
-            self._check_sight(new)
+            self._check(new)
             self._known |= set(new)
         now = time.monotonic()
         self._alone_since = None if there else self._alone_since or now
@@ -141,31 +140,54 @@ class DaskExecutor(Executor):
         if alone > self._patience:
             remedy = "start one and run again with `resume=auto`, or use `resources.scheduler=threads`"
             raise SchedulerError(f"no worker for {alone:.0f} s, longer than `resources.worker_timeout`; {remedy}")
-        if alone > TOLD_SECONDS and not self._has_told:
-            self.warn(f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most")
-        self._has_told = alone > TOLD_SECONDS
+        if alone > TOLD_SECONDS:
+            self._tell_once(
+                f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most"
+            )
         return there
 
-    def _check_sight(self, workers: list[str]) -> None:
-        for path in self._paths:
-            # Path.exists raises where a folder is closed to us.
-            asked = partial(self._client.run, os.path.exists, path, workers=workers, on_error="return")
-            for worker, seen in ask(asked, self._patience).items():
-                if seen is False:  # an error is returned by one that died meanwhile
-                    raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
+    def _tell_once(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            self.warn(message)
 
-    def _result_of(self, future: Future) -> ItemResult[Item, Value]:
-        error: BaseException | None = ask(future.exception, self._patience)
-        if error is None:
-            # What a worker held that died is computed again, by the next one: it may take long.
-            result: ItemResult[Item, Value] = ask(future.result, math.inf, self._look)
-            return result
+    def _check(self, workers: list[str] | None) -> None:
+        """Raise SchedulerError where some workers (None: any) have other code than this process, or lack its paths."""
+        asked = partial(self._client.run, _code_and_unseen, self._paths, workers=workers, on_error="return")
+        for worker, found in ask(asked, self._patience).items():
+            if isinstance(found, OSError):  # it died meanwhile
+                continue
+            if isinstance(found, Exception):
+                fault = f"worker {worker} cannot import slkl ({found})"
+                raise SchedulerError(f"{fault}; install version {__version__} there")
+            code, unseen = found
+            if code != self._code:
+                raise _other_code(worker, code, self._code)
+            if unseen:
+                raise SchedulerError(f"worker {worker} does not see {unseen[0]}; put it on a file system they share")
+
+    def _ask_who_is_there(self) -> dict[str, int]:
+        """Return the threads of each worker; tell which of them the scheduler has not heard of for long."""
+        there = ask(lambda: self._client.sync(self._client.scheduler.identity), self._patience)["workers"]
+        now = time.monotonic()
+        for address, worker in there.items():
+            if self._signs.get(address, ("",))[0] != worker["last_seen"]:
+                self._signs[address] = worker["last_seen"], now
+            elif now - self._signs[address][1] > TOLD_SECONDS:
+                fault = f"no sign of life of worker {address} for {TOLD_SECONDS} s"
+                self._tell_once(f"{fault}; end it, and others take its items")
+        return {address: worker["nthreads"] for address, worker in there.items()}
+
+    def _raise_from(self, error: object) -> None:
+        """Raise what an item has raised, if that is its answer."""
+        if not isinstance(error, BaseException):
+            return
         if isinstance(error, KilledWorker):
             fault = f"a worker died {ALLOWED_WORKER_DEATHS + 1} times on the same item ({error})"
             remedy = "lower `resources.workers` or `centers.count`, or raise `resources.memory_limit`"
             raise PlanError(f"{fault}; most often it ran out of memory: {remedy}")
         if isinstance(error, (ImportError, AttributeError, TypeError)):
-            ask(partial(check_code, self._client, None), self._patience)  # it may be what other code says
+            self._check(None)  # it may be what other code says
         if isinstance(error, Exception) and not isinstance(error, PipelineError):
             self._check_workers()  # one that has just come may not see the paths
         raise error
@@ -192,6 +214,15 @@ class DaskExecutor(Executor):
             return self._client.submit(_run_there, function, item, lease, self._code, key=key, pure=False)
 
 
+def _answer_of(future: Future) -> Any:
+    """Return the result of a task, or its error; what a worker held that died is computed again by the next one."""
+    try:
+        with asking():
+            return future.exception() or future.result()
+    except BaseException as error:
+        return error
+
+
 def _run_there(
     function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None, code: str
 ) -> ItemResult[Item, Value]:
@@ -200,14 +231,9 @@ def _run_there(
     return run_item(function, item, stopping.Stop(lease))
 
 
-def check_code(client: Client, workers: list[str] | None) -> None:
-    """Raise SchedulerError where some of the workers (None: any) have other code than this process."""
-    found = client.run(own_code, workers=workers, on_error="return")
-    for worker, code in found.items():
-        if isinstance(code, Exception) and not isinstance(code, OSError):  # OSError: it died meanwhile
-            raise SchedulerError(f"worker {worker} cannot import slkl ({code}); install version {__version__} there")
-        if isinstance(code, str) and code != own_code():
-            raise _other_code(worker, code, own_code())
+def _code_and_unseen(paths: list[str]) -> tuple[str, list[str]]:
+    # Path.exists raises where a folder is closed to us.
+    return own_code(), [path for path in paths if not os.path.exists(path)]  # noqa: PTH110
 
 
 def _other_code(worker: str, theirs: str, ours: str) -> SchedulerError:

@@ -24,8 +24,8 @@ from pipeline.config.train_config import TrainConfig, is_address
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
-from storage.errors import CorruptDataError
-from storage.files import aside_of, read_record, write_file, write_record
+from storage.errors import CannotWriteError, CorruptDataError
+from storage.files import aside_of, check_held, digest_of, read_record, write_file, write_record
 from storage.folder_layouts import MODEL_NAME, RunLayout
 from storage.folders import digest_file, hold_lock, remove_folder, remove_stale
 
@@ -135,9 +135,12 @@ def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
             if frozen != stored:
                 raise FolderInUseError(f"{root} was taken by another run meanwhile; choose another `run_dir`")
             yield layout
+        except BaseException:
+            check_held(layout.lock)  # else what came of that is told
+            raise
         finally:
             if made and not layout.config.exists():
-                with suppress(OSError):
+                with suppress(OSError, CannotWriteError):
                     remove_stale(layout.root)
                     layout.environment.unlink(missing_ok=True)
                     layout.lock.unlink()  # whoever waits for it sees that it is gone, and makes another
@@ -168,25 +171,20 @@ def check_data(layout: RunLayout, data: str, event: str) -> None:
 
 
 def finish(layout: RunLayout, report: dict[str, Any]) -> None:
-    """Commit the report of a run, and remove its statistics: its largest files, which nothing reads any more."""
+    """Remove the statistics of a run, its largest files, which nothing reads any more, and commit its report."""
     remove_stale(layout.root)
-    write_record(layout.report, report)
     remove_folder(layout.statistics)
+    write_record(layout.report, report)
 
 
 def report_of(layout: RunLayout) -> dict[str, Any] | None:
-    """Return the report of a finished run, None where something is left to do; remove statistics a kill has left."""
+    """Return the report of a finished run, None where something is left to do."""
     from storage.arrays import StoredFile  # numpy, which --help does without
 
     if not layout.report.exists():
         return None
     StoredFile(layout.model / MODEL_NAME).read()
-    report = read_record(layout.report)
-    if layout.statistics.exists() or any(aside_of(path.name) == "statistics" for path in layout.root.iterdir()):
-        with hold_lock(layout.lock, "removing statistics"):
-            remove_stale(layout.root)
-            remove_folder(layout.statistics)
-    return report
+    return read_record(layout.report)
 
 
 def read_environment(layout: RunLayout) -> dict[str, Any]:
@@ -195,6 +193,11 @@ def read_environment(layout: RunLayout) -> dict[str, Any]:
     if record.get("format_version") != FORMAT_VERSION:
         raise ConfigMismatchError(f"the run in {layout.root} is of another version of this software; start a new run")
     return record
+
+
+def identity(layout: RunLayout) -> str:
+    """Return what tells a run from others by what it was started with: its settings, data, code and command."""
+    return digest_of(read_environment(layout))[:16]
 
 
 @cache

@@ -28,8 +28,9 @@ LOOK_SECONDS = 0.25  # between two looks of a task at the file of its lease
 class Lease:
     """The right of tasks to work on a run, until the next lease is taken, by this process or a later one.
 
-    The file holds the number of the latest lease. Numbers only grow: stale content of a network file system, or a
-    missing file, ends no task. `is_over` is asked by tasks alone, which look at the file every LOOK_SECONDS.
+    The file holds the number of the latest lease. Numbers only grow, also from a run to another that takes its folder:
+    stale content of a network file system, or a missing file, ends no task. `is_over` is asked by tasks alone, which
+    look at the file every LOOK_SECONDS.
     """
 
     path: Path
@@ -43,7 +44,7 @@ class Lease:
 
         Raises CannotWriteError, UnavailableStoreError where the earlier one cannot be read.
         """
-        lease = cls(path, _latest_lease(path) + 1)
+        lease = cls(path, max(_latest_lease(path) + 1, time.time_ns()))
         write_file(path, f"{lease.number}\n".encode())
         return lease
 
@@ -152,8 +153,10 @@ def obeying(stop: Stop) -> Iterator[Stop]:
 
 
 @contextmanager
-def listening(signals: Iterable[signal.Signals] = SIGNALS) -> Iterator[Stop]:
+def listening(signals: Iterable[signal.Signals] = SIGNALS, *, is_last: bool = False) -> Iterator[Stop]:
     """Take signals as requests to stop what is done inside; outside the main thread none are taken.
+
+    is_last : the process ends then, and more of these signals do not change how
 
     Before `working`, a signal raises StoppedError at once. Signals that whoever started the command has blocked are let
     through; a hangup that is ignored, as under `nohup`, stays so.
@@ -171,7 +174,7 @@ def listening(signals: Iterable[signal.Signals] = SIGNALS) -> Iterator[Stop]:
         if on_main_thread:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if is_last else handler)
 
 
 def unclaimed() -> list[signal.Signals]:

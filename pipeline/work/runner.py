@@ -8,6 +8,7 @@ these before it ends; a greedy selection keeps every 256 centers.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,10 @@ from pipeline.runtime.row_pass import (
     take_over,
 )
 from pipeline.work.events import Events
-from pipeline.work.store import CheckpointsOnDisk, FolderStore, Store, TaskCheckpoints
+from pipeline.work.store import RUN, CheckpointsOnDisk, FolderStore, Store, TaskCheckpoints, load_of
 from storage.arrays import Arrays, commit
 from storage.errors import MissingDataError
 from storage.files import make_folder, read_errors, read_plain, remove_file
-from storage.folders import remove_folder
 
 Named = tuple[Path, Item, CheckpointsOnDisk]  # the file of its result
 WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
@@ -152,9 +152,7 @@ class OnExecutor:
         for folder in {store.layout.solutions, *(path.parent for path, _, _ in waiting)}:
             make_folder(folder)
 
-        def close(named: Named[Item], warnings: tuple[str, ...]) -> None:
-            for warning in warnings:
-                events.warn(warning)
+        def close(named: Named[Item], _: None) -> None:
             records = named[2].records
             with suppress(MissingDataError), read_errors(records):
                 for line in read_plain(records).splitlines():
@@ -163,7 +161,7 @@ class OnExecutor:
 
         self.run_items(
             stage,
-            partial(_compute_item, function),
+            partial(_compute_item, function, store.run),
             waiting,
             unit=unit,
             size=lambda named: size(named[1]),
@@ -171,9 +169,10 @@ class OnExecutor:
             note=partial(latest_note, [kept.records for _, _, kept in waiting]),
             on_value=close,
         )
-        return [store.stored(name).read() for name in items]
+        return [load_of(store.path(name), store.run) for name in items]
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
+        task = replace(task, grid=(self._store.run, *task.grid))
         folder, results = self._store.layout.passes / name, list[AssignmentResult[S]]()
         make_folder(folder)
         earlier: dict[Path, set[int]] = {}
@@ -222,14 +221,15 @@ def latest_note(paths: Sequence[Path]) -> str:
 
 
 def _compute_item(
-    function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]], named: Named[Item]
-) -> tuple[str, ...]:
-    """Compute an item from its last checkpoint on and commit the result; return warnings of damaged checkpoints."""
+    function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]], run: str, named: Named[Item]
+) -> None:
+    """Compute an item from its last checkpoint on, and commit the result."""
     path, item, checkpoints = named
     with checkpoints as kept:
-        commit(path, function(item, kept))
-    remove_folder(kept.folder)
-    return kept.warnings
+        arrays = function(item, kept)
+        stopping.check()  # it may have taken long, and the folder be another run's
+        commit(path, arrays, {RUN: run})
+    remove_file(kept.path)
 
 
 @contextmanager

@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from pipeline.runtime import stopping
 from storage.arrays import Arrays, Stored, StoredFile, StoredInMemory, check_whole, commit, load
-from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
+from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, remedy_at
 from storage.files import LineFile, make_folder, remove_file
 from storage.folder_layouts import RunLayout
 from storage.folders import remove_folder
 
 COLUMNS = "passes/columns"  # Columns go with the passes when the weights are committed.
+RUN = "run"  # The fact that tells which run has committed a file.
 
 
 class Checkpoint(NamedTuple):
@@ -41,10 +42,8 @@ class Checkpoint(NamedTuple):
 class TaskCheckpoints:
     """Checkpoints of a task, and records of its iterations. This base class keeps nothing."""
 
-    warnings: tuple[str, ...] = ()  # of steps that `load` found damaged
-
     def load(self) -> Checkpoint | None:
-        """Return the last whole checkpoint; None where there is none."""
+        """Return the last checkpoint; None where there is none."""
         return None
 
     def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
@@ -91,18 +90,19 @@ class ColumnsOnDisk:
     """Columns in files, one for each block of a group, while the disk has room. Small and picklable."""
 
     folder: Path
+    run: str  # that they are of
     free_bytes: int  # that stay free on the disk
 
     def get(self, group: str, block: int) -> NDArray[Any] | None:
         with suppress(MissingDataError, CorruptDataError):
-            return load(self._path(group, block)).arrays["columns"]
+            return load_of(self._path(group, block), self.run)["columns"]
         return None
 
     def put(self, group: str, block: int, columns: NDArray[np.floating]) -> None:
         path = self._path(group, block)
         with suppress(CannotWriteError, FileNotFoundError):  # A worker may come too late for a group.
             if shutil.disk_usage(path.parent).free >= columns.nbytes + self.free_bytes:
-                commit(path, {"columns": columns}, durable=False)
+                commit(path, {"columns": columns}, {RUN: self.run}, durable=False)
 
     def keep(self, groups: set[str]) -> None:
         for unused in {path.name for path in self.folder.glob("group-*")} - groups:
@@ -167,14 +167,23 @@ class MemoryStore:
         return self._checkpoints
 
 
+def load_of(path: Path, run: str, *, mapped: bool = False) -> Arrays:
+    """Return the arrays that a run has committed. Raises as `load`, CorruptDataError where they are of another run."""
+    arrays, facts = load(path, mapped=mapped)
+    if facts.get(RUN) != run:
+        raise CorruptDataError(f"{path}: is of another run; {remedy_at(path)}")
+    return arrays
+
+
 class FolderStore:
     """Keeps all in the folder of a run; every byte of a file is checked when it is first mapped in a session.
 
+    run : its identity, which all that it commits has
     every, warn : seconds between checkpoints; told of what is damaged and made again
     """
 
-    def __init__(self, layout: RunLayout, every: float, warn: Callable[[str], object]) -> None:
-        self.layout, self._every, self._warn = layout, every, warn
+    def __init__(self, layout: RunLayout, run: str, every: float, warn: Callable[[str], object]) -> None:
+        self.layout, self.run, self._every, self._warn = layout, run, every, warn
         self._checked = set[Path]()  # files that were written or checked since it was opened
 
     def path(self, name: str) -> Path:
@@ -187,7 +196,7 @@ class FolderStore:
             if mapped and path not in self._checked:
                 check_whole(path)
                 self._checked.add(path)
-            return load(path, mapped=mapped).arrays
+            return load_of(path, self.run, mapped=mapped)
         return None
 
     def whole(self, name: str, *, mapped: bool = False) -> Arrays | None:
@@ -205,7 +214,7 @@ class FolderStore:
     def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
         path = self.path(name)
         make_folder(path.parent)
-        commit(path, arrays)
+        commit(path, arrays, {RUN: self.run})
         self._checked.add(path)
         return StoredFile(path)
 
@@ -222,21 +231,22 @@ class FolderStore:
         return sorted(path.stem for path in (self.layout.root / folder).glob("*.npz"))
 
     def columns(self, free_bytes: int) -> ColumnStore:
-        return ColumnsOnDisk(self.layout.root / COLUMNS, free_bytes)
+        return ColumnsOnDisk(self.layout.root / COLUMNS, self.run, free_bytes)
 
     def checkpoints(self, name: str) -> "CheckpointsOnDisk":
         stem = "-".join(name.removesuffix(".npz").split("/")[1:]) or name
-        return CheckpointsOnDisk(self.layout.checkpoints / stem, self.layout.solutions / f"{stem}.jsonl", self._every)
+        path, records = self.layout.checkpoints / f"{stem}.npz", self.layout.solutions / f"{stem}.jsonl"
+        return CheckpointsOnDisk(path, self.run, records, self._every)
 
 
 @dataclass
 class CheckpointsOnDisk(TaskCheckpoints):
-    """Checkpoints in a folder, numbered steps, and a file of records, which is written anew inside a `with` block."""
+    """The last checkpoint, in a file, and a file of records, which is written anew inside a `with` block."""
 
-    folder: Path
+    path: Path
+    run: str  # that it is of
     records: Path
     every: float  # seconds between checkpoints
-    warnings: tuple[str, ...] = ()
     _saved: float = field(default_factory=time.monotonic, init=False)
     _file: LineFile | None = field(default=None, init=False)
 
@@ -250,40 +260,18 @@ class CheckpointsOnDisk(TaskCheckpoints):
         self._file = None
 
     def load(self) -> Checkpoint | None:
-        """Return the newest whole step, None where there is no step at all. Every byte is checked.
-
-        A damaged step is passed over for the one before, with a warning. Raises CorruptDataError where all are damaged:
-        to start again without a word would hide the loss.
-        """
-        self.warnings = ()
-        for path in reversed(self._steps()):
-            try:
-                return Checkpoint(int(path.stem[-9:]), *load(path))
-            except CorruptDataError as error:
-                self.warnings += (f"checkpoint {path} is damaged ({error}); the one before it is used",)
-        if self.warnings:
-            fault = f"no checkpoint is whole ({self.warnings[0]})"
-            raise CorruptDataError(f"{self.folder}: {fault}; delete the folder to start this anew")
+        """Return the last checkpoint of this run, None where there is none. Raises CorruptDataError for damage."""
+        with suppress(MissingDataError):
+            arrays, facts = load(self.path)
+            if facts.get(RUN) == self.run:
+                return Checkpoint(facts["step"], arrays, facts["of step"])
         return None
 
     def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
-        """Commit a step, then remove all but the two newest, and all of a higher number.
-
-        Those were damaged, or are of other work: counted among the newest, they would push out the whole ones. Raises
-        CannotWriteError; the steps before are then untouched.
-        """
-        new = self.folder / f"step-{step:09d}.npz"
-        make_folder(self.folder)
-        commit(new, arrays, facts)
-        steps = self._steps()
-        kept = steps.index(new) + 1  # The newest may turn out damaged when it is needed, hence two.
-        for path in [*steps[: max(kept - 2, 0)], *steps[kept:]]:
-            remove_file(path)
+        """Commit a checkpoint in place of the one before. Raises CannotWriteError; that one is then untouched."""
+        make_folder(self.path.parent, parents=False)  # a run that is gone is not made anew
+        commit(self.path, arrays, {RUN: self.run, "step": step, "of step": facts})
         self._saved = time.monotonic()
-
-    def _steps(self) -> list[Path]:
-        """Return the committed steps, oldest first; what a killed process left half-written has another name."""
-        return sorted(self.folder.glob("step-*.npz"))
 
     def is_due(self) -> bool:
         return bool(stopping.current().requested()) or time.monotonic() - self._saved >= self.every

@@ -103,6 +103,19 @@ def test_a_stopped_run_puts_its_job_back(queue, short, uninterrupted, stop):
 
 
 @nightly
+def test_the_tasks_of_an_array_are_put_back_one_by_one(queue, short, uninterrupted):
+    array = queue.submit(*short, "--seed", "%a", options=("--array=0-1", f"--output={queue.folder}/slkl-%A_%a.log"))
+    for task in (f"{array}_0", f"{array}_1"):  # processors are there for both
+        queue.wait_until_solving(task)
+        queue.slurm.run(*STOP, task)
+    for task in (f"{array}_0", f"{array}_1"):
+        assert queue.wait_until_done(task)["Restarts"] == "1"
+        assert f"job {task} on" in queue.log(task)
+    assert model_bytes(queue.run_dir(f"{array}_0")) == uninterrupted
+    assert model_bytes(queue.run_dir(f"{array}_1")) != uninterrupted
+
+
+@nightly
 def test_the_walltime_stops_and_requeues(queue, tmp_path):
     line = ("digits", "--copies", "3", "--features", "soft-hog", "--sigma2", "0.25", *LONG)
     with subprocess.Popen(command(tmp_path / "run", line), cwd=ROOT) as uninterrupted:
@@ -171,12 +184,18 @@ exec sleep 10
 
 
 def batch_shell(
-    folder: Path, interpreter: str, *, config: str = "", state: str = "RUNNING", restarts: int = 0, **settings: str
+    folder: Path,
+    interpreter: str,
+    *arguments: str,
+    config: str = "",
+    squeue: str = "echo RUNNING",
+    restarts: int = 0,
+    **settings: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the script with a `scontrol` that notes what it is told, a job in a state and an interpreter of our own."""
+    """Run the script with a `scontrol` that notes what it is told, a `squeue` and an interpreter of our own."""
     programs = {
         "scontrol": f'case $1 in show) echo "{config}";; *) echo "$*" >> {folder}/told;; esac',
-        "squeue": f"echo {state}",
+        "squeue": squeue,
         "python": interpreter,
     }
     for name, text in programs.items():
@@ -184,8 +203,8 @@ def batch_shell(
         (folder / name).chmod(0o755)
     variables = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "slkl"}
     variables |= {"SLKL_PYTHON": str(folder / "python"), "SLKL_RUNS": str(folder), "SLURM_RESTART_COUNT": str(restarts)}
-    variables |= settings
-    line = ["sh", "-c", 'bash "$@"; exit $?', "sh", str(SCRIPT), "digits"]  # stands for slurmstepd
+    variables |= {"SLKL_RETRY_SECONDS": "0"} | settings
+    line = ["sh", "-c", 'bash "$@"; exit $?', "sh", str(SCRIPT), "digits", *arguments]  # stands for slurmstepd
     return subprocess.run(line, env=variables, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
 
 
@@ -200,9 +219,43 @@ def test_the_script_requeues_what_a_signal_ends_before_it_listens(tmp_path, numb
 
 @pytest.mark.parametrize(("code", "state"), [(0, "RUNNING"), (2, "RUNNING"), (139, "RUNNING"), (75, "CANCELLED")])
 def test_other_codes_and_cancelled_jobs_are_not_requeued(tmp_path, code, state):
-    done = batch_shell(tmp_path, f"exit {code}", state=state)
+    done = batch_shell(tmp_path, f"exit {code}", squeue=f"echo {state}")
     assert done.returncode == code
     assert not (tmp_path / "told").exists()
+
+
+SOMETIMES = "[ -e $0-asked ] && echo {state} || {{ touch $0-asked; exit 1; }}"  # fails at first, the controller is busy
+
+
+@pytest.mark.parametrize(
+    ("squeue", "is_requeued"),
+    [("exit 1", True), (SOMETIMES.format(state="RUNNING"), True), (SOMETIMES.format(state="CANCELLED"), False)],
+)
+def test_a_job_whose_state_nobody_tells_is_requeued(tmp_path, squeue, is_requeued):
+    assert batch_shell(tmp_path, "exit 75", squeue=squeue).returncode == 75
+    assert (tmp_path / "told").exists() == is_requeued
+
+
+ARRAY = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
+
+
+def test_a_task_of_an_array_is_requeued_by_itself_and_has_its_number(tmp_path):
+    squeue = 'case "$*" in *7_3*) echo RUNNING;; *) printf "RUNNING\\nRUNNING\\n";; esac'
+    done = batch_shell(tmp_path, "exit 75", "--seed", "%a", squeue=squeue, **ARRAY)
+    assert (tmp_path / "told").read_text() == "requeue 7_3\n"
+    assert "slkl-7_3 --resume auto" in done.stdout
+    assert "digits --seed 3" in done.stdout
+
+
+def test_memory_by_processor_and_words_with_spaces_are_passed_on(tmp_path):
+    (tmp_path / "words").mkdir()
+    notes = f'printf "%s|" "$@" > {tmp_path}/words/all'
+    settings = {"SLURM_MEM_PER_CPU": "1000", "SLURM_CPUS_ON_NODE": "3"}
+    dask = """--jobs 8 --directive='--comment=two words' --state "a  b/*" """
+    assert batch_shell(tmp_path, notes, SLKL_DASK=dask, **settings).returncode == 0
+    told = (tmp_path / "words" / "all").read_text()
+    assert "|--jobs|8|--directive=--comment=two words|--state|a  b/*|--run-dir|" in told
+    assert "|--memory-limit|2700MiB|digits|" in told
 
 
 def test_requeues_have_an_end(tmp_path):

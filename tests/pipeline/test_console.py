@@ -52,6 +52,13 @@ def test_a_python_without_libraries_says_what_to_type(finished_run, tables, tmp_
         assert re.fullmatch(rf"error: \w+{re.escape(advice)}\n", done.stderr), done.stderr
 
 
+@pytest.mark.parametrize("threads", ["0", "-1", "many"])
+def test_a_number_of_threads_for_numba_that_is_none_ends_nothing(threads):
+    """It is for loops in parallel, of which we have none; numba's import fails over it, or warns."""
+    done = runs.python("-Werror", "-c", "import pipeline, numba", env={**os.environ, "NUMBA_NUM_THREADS": threads})
+    assert done.returncode == 0, done.stderr
+
+
 def test_messages_name_the_command_as_it_was_called(monkeypatch):
     assert program("status") == "python -m pipeline.status"
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/slkl", "train"])

@@ -140,6 +140,7 @@ FILLED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"centers.budget": "0.1s"}, SIMPLE | {"kernel.name": "auto"}),
     ({"centers.budget": "60s"}, SIMPLE | {"kernel.name": "auto"}),
     ({"kernel.name": "product-laplace"}, SIMPLE | {"kernel.name": "product-laplace"}),
+    ({"kernel.scale": "metric"}, SIMPLE | {"kernel.scale": "metric", "kernel.name": "auto"}),
     ({"kernel.sigma2": 2.0}, SIMPLE | {"kernel.sigma2": 2.0, "kernel.scale": "none", "kernel.name": "gaussian"}),
     ({"solver.select": "greedy:9"}, {"kernel.name": "gaussian"}),
     ({"solver.penalty": 1.0}, {"kernel.name": "gaussian"}),

@@ -6,12 +6,13 @@ import shutil
 import socket
 from typing import Any
 
-from commands import TABLE_RUN
+from commands import IMAGES, TABLE_RUN, flip
 from pipeline import report
 from pipeline.reporting.run_facts import lines, status
 from pipeline.status import main
 from pipeline.work.store import CheckpointsOnDisk
 from runs import python, report_of, sizes_and_times, train, wait_until
+from storage.files import read_record, write_record
 from storage.folder_layouts import RunLayout
 
 
@@ -75,6 +76,30 @@ def test_a_live_run_and_then_a_killed_one(features, tables, tmp_path, monkeypatc
     assert facts["progress"]["note"] == seen[0]["progress"]["note"], "where it was"
     assert facts["resume"] == f"python -m pipeline.train {tables / 'classes.npz'} --run-dir {killed} --resume auto"
     assert f"continue with: {facts['resume']}" in lines(facts)
+
+
+def test_a_folder_of_runs_is_a_table_of_them(trained, images, classes, tmp_path, capsys):
+    """Of a finished one, one that was killed, and one that is damaged; what is no run is not named."""
+    runs = tmp_path / "runs"
+    small = ("--centers", "20", "--penalty", "1")
+    trained(*IMAGES, name="runs/a")
+    killed, damaged = (RunLayout(trained(*small, dataset=classes, name=f"runs/{name}")) for name in "bc")
+    (runs / "features").mkdir()
+    for path in (killed.report, killed.log):
+        path.unlink()
+    under_way = read_record(killed.state) | {"stage": "solve", "progress": {"done": 1.0, "total": 4.0}}
+    write_record(killed.state, under_way)
+    flip(damaged.report)
+    assert main([str(runs)]) == 65
+    titles, *rows = capsys.readouterr().out.splitlines()
+    assert titles.split() == ["state", "stage", "done", "error", "seconds", "centers", "folder"]
+    report = report_of(images)
+    assert rows[0].split()[:3] == ["finished", f"{100 * report['error_rate']:.2f}", "%"]
+    assert rows[0].split()[-2:] == [str(report["model_n_centers"]), str(runs / "a")]
+    assert rows[1].split()[:3] == ["killed", "solve", "25%"]
+    assert [row.split()[0] for row in rows] == ["finished", "killed", "damaged"]
+    assert main([str(runs), "--json"]) == 65
+    assert [one["state"] for one in json.loads(capsys.readouterr().out)] == ["finished", "killed", "finished"]
 
 
 def test_missing_files_do_not_stop_it(trained, ring_data):

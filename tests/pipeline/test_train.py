@@ -6,13 +6,17 @@ import re
 import shutil
 import socket
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from commands import the_error
 from pipeline import predict
-from runs import TrainedRuns, files_of, model_bytes, python, report_of, train
+from pipeline.runtime import row_pass
+from pipeline.work.store import CheckpointsOnDisk
+from runs import TrainedRuns, files_of, keeping_statistics, model_bytes, python, report_of, train
+from stopping_points import stop_amid_passes
 from storage.arrays import load
 from storage.folders import hold_lock
 
@@ -128,6 +132,61 @@ def test_the_folder_of_a_run_is_taken_before_its_data_are_read(tmp_path, capsys)
         for resume in ("auto", "never"):
             train(run, tmp_path / "features", "--resume", resume, dataset=nowhere, code=73)
             assert f"locked by process {os.getpid()}" in the_error(capsys)
+
+
+OTHER = ("--centers", "40", "--penalty", "9", "--scheduler", "serial")
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+@pytest.mark.parametrize("remove", [shutil.rmtree, lambda run: run.rename(run.with_name("moved"))])
+@pytest.mark.parametrize("step", [(row_pass._Waiting, "take"), (CheckpointsOnDisk, "is_due")])
+def test_a_folder_that_is_moved_or_removed_under_its_run_gets_nothing_more(
+    features, classes, finished_run, tmp_path, monkeypatch, capsys, step, remove, is_taken
+):
+    """Amid statistics, and amid a solve; another run, stopped in its statistics, has taken the name meanwhile."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    with monkeypatch.context() as stopped:
+        stop_amid_passes(stopped)
+        train(other, features, *OTHER, dataset=classes, code=75)
+    before, went_on, calls = files_of(other), getattr(*step), []
+
+    def lost(*arguments: Any) -> Any:
+        if not calls:
+            remove(run)
+            if is_taken:
+                shutil.copytree(other, run)
+        calls.append(1)
+        return went_on(*arguments)
+
+    monkeypatch.setattr(*step, lost)
+    capsys.readouterr()
+    train(run, features, *SMALL, dataset=classes, code=73)
+    assert f"{run}: was moved or removed while it was used" in the_error(capsys)
+    assert calls
+    assert run.exists() == is_taken
+    if is_taken:
+        assert files_of(run) == before
+        train(run, features, *OTHER, "--resume", "auto", dataset=classes)
+        assert model_bytes(run) == model_bytes(finished_run(*OTHER, dataset=classes))
+
+
+@pytest.mark.parametrize(("name", "code"), [("passes", 0), ("statistics", 65), ("solutions", 65)])
+def test_sums_and_results_of_another_run_are_not_taken_up(
+    features, classes, serial, tmp_path, monkeypatch, capsys, name, code
+):
+    """A late worker of it leaves them in the folder of a run that has its name now."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    with keeping_statistics(), monkeypatch.context() as stopped:
+        if name == "passes":
+            stop_amid_passes(stopped)
+        train(other, features, *OTHER, dataset=classes, code=75 if name == "passes" else 0)
+    train(run, features, *SMALL, "--time-limit", "0.000001s", dataset=classes, code=75)
+    shutil.copytree(other / name, run / name)
+    train(run, features, *SMALL, "--resume", "auto", dataset=classes, code=code)
+    if code:
+        assert "of another run" in capsys.readouterr().err
+    else:
+        assert model_bytes(run) == model_bytes(serial)
 
 
 def test_features_and_tables_that_are_gone_are_made_again(tmp_path):

@@ -138,7 +138,7 @@ def test_a_folder_that_is_removed_and_made_again_is_locked_anew(tmp_path):
         shutil.rmtree(path.parent)
         path.parent.mkdir()
 
-    with hold_lock(path, "first"):
+    with holding(path):
         with hold_lock(path, "patient", wait_seconds=60, on_wait=remove):
             with pytest.raises(LockedError, match="patient"), hold_lock(path, "third"):
                 pass

@@ -79,7 +79,14 @@ BAD: dict[str, tuple[object, ...]] = {
     "data.test_fraction": ("0", "1"),
     "resources.memory_limit": ("2 potatoes",),
     "resources.workers": ("0",),
-    "resources.scheduler": ("carrier-pigeon", "tls://", "tls://host", "tls://host:", "tcp://:8786"),
+    "resources.scheduler": (
+        "carrier-pigeon",
+        "tls://",
+        "tls://host",
+        "tls://host:",
+        "tcp://:8786",
+        "tls://me:SECRET@host:1",
+    ),
     "seed": ("-1", str(2**63), [1]),
 }
 TOLD = [
@@ -102,6 +109,7 @@ def test_bad_values_are_refused_with_key_value_and_origin_and_what_would_do(key,
         load("digits", None, {key: (value, "--somewhere")})
     assert all(part in str(caught.value) for part in (key, "--somewhere", words))
     assert "\n" not in str(caught.value)
+    assert "SECRET" not in str(caught.value)
 
 
 LETTERS = st.characters(exclude_categories=["Cs", "Cc", "Cf", "Zl", "Zp"])  # others are refused as they come

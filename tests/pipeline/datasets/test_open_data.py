@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,24 @@ def test_a_changed_file_is_read_again(tmp_path):
     assert len({source.identity["sha256"] for source in kept}) == 3
     for source, value in zip(kept, values, strict=True):
         assert float(value) in everything(source)[0]
+
+
+def test_a_changed_file_is_read_again_where_the_file_system_keeps_one_time_alone(tmp_path, monkeypatch):
+    """As FAT, exFAT and sshfs do: the labels change, and neither size nor time."""
+    kept = Path.stat
+
+    def stat(path: Path, **options: Any) -> SimpleNamespace:
+        found = kept(path, **options)
+        names = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+        return SimpleNamespace(**names | {"st_ctime_ns": found.st_mtime_ns})
+
+    monkeypatch.setattr(Path, "stat", stat)
+    labels = []
+    for words in (WORDS, WORDS.replace(",p\n", ",q\n")):
+        (tmp_path / "t.csv").write_text(words)
+        os.utime(tmp_path / "t.csv", (1, 1))
+        labels.append(opened(tmp_path, **ENCODED).classes)
+    assert labels == [("n", "p"), ("n", "q")]
 
 
 def test_a_table_with_other_words_or_names_in_the_same_places_is_another(tmp_path):

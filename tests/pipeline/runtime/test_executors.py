@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -19,11 +20,12 @@ from threadpoolctl import threadpool_info
 from cases import SERIAL
 from jobs.slurm.dask_cluster import new_key
 from pipeline.errors import ConfigError, SchedulerError, StoppedError
-from pipeline.runtime import stopping
+from pipeline.runtime import dask_executor, stopping
 from pipeline.runtime.dask_executor import DaskExecutor
 from pipeline.train import main
 from pipeline.work.runner import open_executor
 from runs import ENDLESS_SOLVE, ROOT, loopback_cluster, model_bytes, sizes_and_times, wait_until
+from storage.arrays import load
 
 Key = tuple[list[str], dict[str, str]]
 LOCAL = ("serial", "threads", pytest.param("processes", marks=pytest.mark.ci))
@@ -168,6 +170,32 @@ def test_a_cluster_runs_items_and_must_see_the_paths(cluster, tmp_path):
 
 
 @pytest.mark.ci
+def test_a_worker_that_stands_still_is_named_and_one_that_comes_late_is_waited_for(cluster_key, tmp_path, monkeypatch):
+    options, variables = cluster_key
+    for name, value in (("TOLD_SECONDS", 2), ("_LOOK_SECONDS", 0.2)):
+        monkeypatch.setattr(dask_executor, name, value)
+    with (
+        loopback_cluster(tmp_path, options, variables, workers=0) as address,
+        dask.config.set(key_settings(variables)),
+    ):
+        with pytest.raises(SchedulerError, match=r"no worker for [34] s"):
+            open_executor(address, 1, 1, 2**30, 3.0).__enter__()
+        join = partial(loopback_cluster, tmp_path, options, variables, workers=1, scheduler=False)
+        with ExitStack() as late:
+            threading.Timer(1, lambda: late.enter_context(join())).start()
+            with open_executor(address, 1, 1, 2**30, 60.0) as executor:
+                (worker,) = executor.processes()
+                told: list[str] = []
+                executor.warn = told.append
+                mine = {str(tmp_path / "scheduler.json"), "distributed.cli.dask_worker"}
+                (process,) = (one for one in psutil.Process().children() if mine <= set(one.cmdline()))
+                process.suspend()
+                threading.Timer(5, process.resume).start()
+                assert [result.value for result in executor.run(abs, [-1])] == [1]
+            assert told == [f"no sign of life of worker {worker.address} for 2 s; end it, and others take its items"]
+
+
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("file", "words", "told"),
     [
@@ -219,7 +247,7 @@ def test_workers_save_on_request_and_leave_the_run_alone(cluster, features, tabl
         assert main([*command, "--scheduler", cluster, "--checkpoint-every", "1h"]) == 75
         asking.join()
         before = sizes_and_times(run)
-        steps.append(max(path.name for path in run.glob("checkpoints/*/step-*")))
+        steps.append(max(load(path).facts["step"] for path in run.glob("checkpoints/*.npz")))
         time.sleep(1)
         assert sizes_and_times(run) == before  # the workers live on
     assert steps[0] < steps[1]

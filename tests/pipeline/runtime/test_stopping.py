@@ -5,6 +5,8 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,7 +21,7 @@ from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.stopping import SIGNALS, Lease, Stop
 from pipeline.train import main
-from runs import train
+from runs import ENDLESS_SOLVE, ROOT, train, wait_until
 from storage.errors import UnavailableStoreError
 from storage.folders import hold_lock
 
@@ -67,17 +69,32 @@ def test_a_second_signal_leaves_a_command_that_is_ending_alone():
         assert stop.requested() == "SIGUSR1"
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("command", [("-m", "pipeline.train"), ("-m", "pipeline", "train")])
+def test_signals_until_the_process_has_ended_leave_its_exit_code(tables, features, tmp_path, command):
+    """As those of a batch system that asks again and again."""
+    words = (tables / "classes.npz", "--run-dir", tmp_path / "run", "--features-dir", features, *ENDLESS_SOLVE)
+    with subprocess.Popen([sys.executable, *command, *map(str, words)], cwd=ROOT, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: any((tmp_path / "run").glob("solutions/*.jsonl")), 60)
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.001)
+        assert process.returncode == 75
+        assert process.stderr.read().startswith(b"stopped by SIGTERM")
+
+
 def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path):
     file = tmp_path / "lease"
     killed, ours = Lease.next(file), Lease.next(file)  # a cluster may still run tasks of a session that was killed
     with stopping.obeying(Stop(killed)), pytest.raises(StoppedError):
         stopping.check()
     with stopping.obeying(Stop(ours)):
-        for stale in (b"2\n", b"1\n", b"", b"\0\0", None):
+        latest = ours.number
+        for stale in (b"%d\n" % latest, b"%d\n" % killed.number, b"", b"\0\0", None):
             file.unlink() if stale is None else file.write_bytes(stale)
             time.sleep(stopping.LOOK_SECONDS)
             assert stopping.current().requested() is None
-        file.write_bytes(b"3\n")
+        file.write_bytes(b"%d\n" % (latest + 1))
         time.sleep(stopping.LOOK_SECONDS)
         assert stopping.current().requested() is not None
         seen: list[str | None] = []

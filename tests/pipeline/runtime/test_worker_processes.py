@@ -111,8 +111,8 @@ def test_workers_that_do_not_come_back_end_the_run(dying, monkeypatch):
                 child.kill()
         with pytest.raises(SchedulerError, match=r"no worker for . s, .*`resume=auto`"):
             list(opened.run(abs, [-2]))
-    assert len(told) == 1
-    assert "the run waits for one, 1 s at most" in told[0]
+    (line,) = (line for line in told if line.startswith("no worker"))
+    assert "the run waits for one, 1 s at most" in line
 
 
 HELD = """
