@@ -3,9 +3,9 @@
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from features.cell_text import counted
 from features.errors import UsageError
@@ -17,8 +17,12 @@ from pipeline.runtime.console import Console, answered
 from storage.errors import CannotWriteError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
+    from numpy.typing import NDArray
+
+    from pipeline.prediction.trained_model import Explained
     from storage.output_files import Write
 
+SHARE = "_share"  # the end of the name of a column
 EPILOG = """\
 MODEL is a model folder, or the folder of a run. DATA is a named data set (digits, mnist, ...), a .npz with X, a .zarr
 (X, or a lone array), a table (.csv, .tsv, .parquet, or a folder or 'DIR/*.csv' of such) with or without its target, a
@@ -26,7 +30,9 @@ folder in IDX layout, a folder of pictures, or pictures one by one. A named data
 their test part (--part); all else is taken whole. Images (n, H, W) and flat rows (n, H*W) do.
 
 Files have the columns row, label, and decision, or decision_CLASS for each class; of pictures also
-file, their names. --probabilities adds columns probability_CLASS.
+file, their names. --probabilities adds columns probability_CLASS. --explain 3 adds for each of the three centers that
+speak most for the prediction center_1, its training row (or file), and where MODEL is a run with its data
+center_1_label; and center_1_share, its part of the absolute values that all centers add.
 Exit codes: 0 done, 2 usage, 65 bad data or a damaged model, 66 missing input, 69 unavailable, 73 cannot create,
 75 stopped."""
 
@@ -38,17 +44,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("data", metavar="DATA", nargs="+", help="what to predict, see below")
     parser.add_argument("--out", required=True, metavar="F", help=".csv or .parquet; - is csv on standard output")
     parser.add_argument("--probabilities", action="store_true", help="write the probability of each class too")
+    parser.add_argument(
+        "--explain", type=_count, default=0, metavar="N", help="name the N centers that speak most for it"
+    )
     parser.add_argument("--force", action="store_true", help="replace F where it exists")
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors and warnings only")
     add_data_options(parser)
     return answered(lambda: _predict(parser.parse_args(argv)))
 
 
+def _count(text: str) -> int:
+    if not (text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def _why(explained: "Explained", of_centers: Mapping[str, "NDArray[Any]"]) -> list["NDArray[Any]"]:
+    """Return the columns that explain a block: of each center what is told of it, and its share."""
+    pairs = zip(explained.centers.T, explained.shares.T, strict=True)
+    return [column for centers, shares in pairs for column in (*(of[centers] for of in of_centers.values()), shares)]
+
+
 @stopping.listening()
 def _predict(arguments: argparse.Namespace) -> None:
     # Bring numpy and numba, which --help does without.
     from features.input_files import is_table, table_files
-    from pipeline.prediction.predictor import ExampleRequest, load_predictor, open_examples, predictions, warnings_of
+    from pipeline.prediction.predictor import (
+        ExampleRequest,
+        centers_told,
+        load_predictor,
+        open_examples,
+        predictions,
+        warnings_of,
+    )
     from storage.output_files import SUFFIXES, check_output, csv_writer, writing  # numpy
 
     out = None if arguments.out == "-" else Path(arguments.out)
@@ -67,6 +95,13 @@ def _predict(arguments: argparse.Namespace) -> None:
     predictor = load_predictor(arguments.model)
     model = predictor.model
     classes = model.probability_names() if arguments.probabilities else ()
+    n_explained = min(arguments.explain, model.n_centers)
+    of_centers = centers_told(predictor) if n_explained else {}
+    others = {
+        f"center_{k + 1}{kind}": values.dtype
+        for k in range(n_explained)
+        for kind, values in {**of_centers, SHARE: model.weights}.items()
+    }
     first, *more = arguments.data
     asked = ExampleRequest(first, False, tuple(more), arguments.part, arguments.target, dict(arguments.set))
     examples = open_examples(asked, predictor)
@@ -74,19 +109,20 @@ def _predict(arguments: argparse.Namespace) -> None:
 
     def write_all(write: "Write") -> None:
         nonlocal n_far, n_at_limit
-        for block in predictions(model, examples):
+        for block in predictions(model, examples, n_explained):
             if out is None and isinstance(sys.stdout, Console) and sys.stdout.lost:  # the reader has seen enough
                 return
             more = [model.probabilities_of(block.decision)] if classes else []
-            write(model.labels_of(block.decision), block.decision, *more)
+            why = [] if block.explained is None else _why(block.explained, of_centers)
+            write(model.labels_of(block.decision), block.decision, *more, others=why)
             n_far, n_at_limit = n_far + block.n_far, n_at_limit + block.n_at_limit
 
     files, regression = examples.file_names, model.task == "regression"
     if out is None:
-        write_all(csv_writer(sys.stdout.write, names, files, regression=regression))
+        write_all(csv_writer(sys.stdout.write, [*names, *others], files, regression=regression))
     else:
         form = examples.n_rows, model.label_dtype(), files
-        file = writing(out, names, *form, regression=regression, replace=arguments.force)
+        file = writing(out, names, *form, others=others, regression=regression, replace=arguments.force)
         with stopping.current().working(), file as write:
             write_all(write)
             stopping.check()

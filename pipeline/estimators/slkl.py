@@ -73,6 +73,17 @@ class KernelMachine(BaseEstimator):
 
         return decision_of(self, X)
 
+    def explain(self, X: Any, n: int = 3) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the centers that speak most for the predictions of rows X: which rows they were, and what each adds.
+
+        Both are (rows of X, n), with n at most the number of centers: rows of the X of `fit`, as in `center_index_`,
+        and what each adds to the decision value of the predicted label, the largest first, or to the predicted number,
+        the largest in absolute value first. All centers and the intercept add up to it. Raises ValueError.
+        """
+        from pipeline.estimators.machine_fit import explanations_of  # slow to import
+
+        return explanations_of(self, X, n)
+
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
         """The share of each column of X in squared distances, (n_features,), after a fit with learned scales."""

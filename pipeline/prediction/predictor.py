@@ -5,7 +5,7 @@ Blocks are the same for every kind of data, since the last bits of float32 produ
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -40,7 +40,7 @@ from pipeline.datasets.feature_rows import describe, request_of, source_spec
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
 from pipeline.prediction.scores import Sums, add_sums, score_numbers, score_sums
-from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel, load_model
+from pipeline.prediction.trained_model import FAR_VALUE, Explained, SparseKernelModel, load_model
 from pipeline.runtime import run_folder, stopping
 from storage.errors import UnavailableStoreError
 from storage.folder_layouts import MODEL_NAME, RunLayout
@@ -116,6 +116,42 @@ class Predictor:
         """Return the probability of each class (rows, classes); ConfigError where the model has none."""
         self.model.probability_names()
         return self.model.probabilities_of(self.decision_function(X))
+
+    def explain(self, X: ArrayLike, n: int = 3) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the centers that speak most for each prediction, see `joined_explanations`; n ≥ 1."""
+        explained = [block.explained for block in predictions(self.model, examples_in_memory(X, self.model), n)]
+        return joined_explanations(self.model, explained, n)
+
+
+def joined_explanations(
+    model: SparseKernelModel, blocks: Iterable[Explained | None], n: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return training rows (rows, n) i8 of the centers that speak most for each prediction, and what each adds, f8.
+
+    A center adds its part to the decision value of the predicted label, or to the predicted number. The largest come
+    first, of a number in absolute value. A center that has moved is -1; n is at most the number of centers.
+    """
+    empty = np.empty((0, min(n, model.n_centers)))
+    found = [one for one in blocks if one is not None]
+    rows = [empty.astype(np.int64), *(model.center_index[one.centers] for one in found)]
+    return np.concatenate(rows), np.concatenate([empty, *(one.added for one in found)])
+
+
+def centers_told(predictor: Predictor) -> dict[str, NDArray[Any]]:
+    """Return what people call the centers, (m,): files, or rows of the data as given; and `_label`: labels or targets.
+
+    Of a model without its run only "", their rows in the training part. Raises ConfigError where the centers have
+    moved, and what `open_examples` raises of the data of the run.
+    """
+    index = predictor.model.center_index
+    if (index < 0).any():
+        raise ConfigError("--explain: the centers of the model were moved, and are no training rows any more")
+    if predictor.config is None:
+        return {"": index}
+    (piece,) = open_examples(ExampleRequest(None, labelled=True, part="train"), predictor).pieces
+    numbers = index if piece.numbers is None else np.asarray(piece.numbers)[index]
+    names = numbers if piece.names is None else np.array(piece.names[index].tolist())
+    return {"": names, "_label": np.asarray(piece.y[index])}
 
 
 def load_predictor(path: Path) -> Predictor:
@@ -369,6 +405,7 @@ class Predicted:
     n_far: int = 0  # rows far from every center
     n_at_limit: int = 0  # predictions of a number at a limit
     weights: NDArray[np.float64] | None = None  # (rows,): how much each counts; None: 1 each
+    explained: Explained | None = None  # where it was asked for
 
 
 def block_rows_for(model: SparseKernelModel) -> int:
@@ -379,8 +416,8 @@ def block_rows_for(model: SparseKernelModel) -> int:
     return max(1, min(BLOCK_BYTES // row_bytes, MOST_BLOCK_ROWS))
 
 
-def predictions(model: SparseKernelModel, examples: Examples) -> Iterator[Predicted]:
-    """Yield the predictions of all rows in order."""
+def predictions(model: SparseKernelModel, examples: Examples, n_explained: int = 0) -> Iterator[Predicted]:
+    """Yield the predictions of all rows in order; n_explained: how many centers explain each."""
     for piece in examples.pieces:
         for rows in row_blocks(len(piece), block_rows_for(model)):
             stopping.check()
@@ -389,27 +426,28 @@ def predictions(model: SparseKernelModel, examples: Examples) -> Iterator[Predic
                 labels, weights = some_of(piece.y, rows), some_of(piece.weights, rows)
             except OSError as error:  # named here, since whoever writes would take it for an error of its own file
                 raise UnavailableStoreError(f"{piece.name}: cannot be read ({error.strerror or error})") from error
-            decision, far = _decide(model, stored, piece.name, rows.start, are_bytes=examples.are_bytes)
+            X = features_of(model, stored, piece.name, rows.start, are_bytes=examples.are_bytes)
+            try:
+                decision, far, explained = model.decide(X, n_explained)
+            except InvalidDataError as error:
+                words = f"{piece.name}, block that starts at row {rows.start}"
+                raise InvalidDataError(f"{words}: {error}") from None
             n_far, n_at_limit = (int(np.count_nonzero(some)) for some in (far, np.isin(decision, model.limits)))
-            yield Predicted(decision, labels, piece.name, rows.start, n_far, n_at_limit, weights)
+            yield Predicted(decision, labels, piece.name, rows.start, n_far, n_at_limit, weights, explained)
     examples.check()
 
 
-def _decide(
+def features_of(
     model: SparseKernelModel, stored: NDArray[Any], name: str, start: int, *, are_bytes: bool
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return what the model decides on rows as they are stored, images or flat, as training would have read them."""
+) -> NDArray[np.floating]:
+    """Return the features (rows, d) of rows as they are stored, images or flat, as training would have read them."""
     inputs = stored.reshape(len(stored), *model.input_shape)
     inputs = inputs.astype(input_dtype(inputs), copy=False)
     check_finite(inputs, name, np.arange(start, start + len(inputs)))
     try:
-        X = model.features_of(inputs, start, are_bytes=are_bytes, name=name)
+        return model.features_of(inputs, start, are_bytes=are_bytes, name=name)
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
-    try:
-        return model.decide(X)
-    except InvalidDataError as error:
-        raise InvalidDataError(f"{name}, block that starts at row {start}: {error}") from None
 
 
 def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int) -> list[str]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,14 @@ DTYPES = {
 
 class ModelFormatError(InvalidDataError):
     """A model description or its arrays do not fit together."""
+
+
+class Explained(NamedTuple):
+    """The centers that speak most for predictions: their places in the model, what each adds, and its share of all."""
+
+    centers: NDArray[np.int64]  # (rows, n)
+    added: NDArray[np.float64]  # (rows, n)
+    shares: NDArray[np.float64]  # (rows, n): of the sum of the absolute values that all centers add
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -135,14 +143,38 @@ class SparseKernelModel:
             columns[lost] = self._double.block(X[lost])
         return columns
 
-    def decide(self, X: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def decide(
+        self, X: NDArray[np.floating], n_explained: int = 0
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], Explained | None]:
         """Return decision values (rows, T) f8 for features X (rows, d), and which rows are far from every center.
 
         Such a row gets the intercept and next to nothing else. Of a regression the values are predictions in the units
-        of the targets, within the limits. Costs rows·m·(d + T)·2 operations.
+        of the targets, within the limits. Costs rows·m·(d + T)·2 operations. With n_explained, also so many centers
+        that speak most for each prediction.
         """
         columns = self.columns(X)
-        return self.decision_at(columns), columns.max(axis=1, initial=0.0) < FAR_VALUE
+        decision, far = self.decision_at(columns), columns.max(axis=1, initial=0.0) < FAR_VALUE
+        if not n_explained:
+            return decision, far, None
+        return decision, far, self.explained(columns, labels_from_decision(decision, self.task), n_explained)
+
+    def explained(self, columns: NDArray[np.float64], predicted: NDArray[Any], n: int) -> Explained:
+        """Return the n centers, or all there are, that speak most for what is predicted at kernel values (rows, m).
+
+        predicted (rows,): the index of a class. A center adds k(x, x_m) w_m to its decision value, of two classes
+        with the sign of the class; the largest come first. Of a regression these are the ones that move the number
+        most, up or down.
+        """
+        if self.task == "multiclass":
+            added = columns * self.weights.T[predicted]
+        else:
+            added = columns * self.weights[:, 0]
+        if self.task == "binary":
+            added *= np.where(predicted, 1.0, -1.0)[:, None]
+        sizes = np.abs(added)
+        order = np.argsort(-(sizes if self.task == "regression" else added), axis=1, kind="stable")[:, :n]
+        most = np.take_along_axis(added, order, axis=1)
+        return Explained(order, most, most / np.maximum(sizes.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny))
 
     def decision_at(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return decision values (rows, T) f8 of kernel values (rows, m) f8; of a regression within the limits."""

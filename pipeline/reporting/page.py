@@ -24,7 +24,15 @@ from features.rows import Rows
 from features.targets import encode, labels_from_decision
 from pipeline.config.command_line import program
 from pipeline.config.train_config import TrainConfig
-from pipeline.prediction.predictor import ExampleRequest, Predictor, load_predictor, open_examples, predictions
+from pipeline.prediction.predictor import (
+    ExampleRequest,
+    Examples,
+    Predictor,
+    features_of,
+    load_predictor,
+    open_examples,
+    predictions,
+)
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.reporting import run_facts
 from pipeline.reporting.run_facts import status, tail, tried
@@ -46,7 +54,8 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 448, 12, 236  # the frame of a plot, in pixels
 MOST_POINTS = 400  # of one line; more would only make the file larger
 FEW_POINTS = 30  # which are marked, each
 MOST_LINES = 10  # of one plot, which has no more colours
-MOST_SIDE = 64  # pixels of a picture
+MOST_SIDE, LARGE_SIDE = 64, 128  # pixels of a picture
+FOR_WRONG, FOR_RIGHT = 2, 1  # centers that are shown of a mistake, those that speak most for each class
 SPREAD = 100.0  # largest over smallest value from which an axis is logarithmic unless told otherwise
 SOLVE_KEYS = {
     *("statistics", "output", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
@@ -155,18 +164,51 @@ def _mistakes(predictor: Predictor) -> dict[str, Any]:
             break
     truth, found, excess = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     wrong = np.flatnonzero(truth != found) if labels else np.arange(scanned)
+    worst = wrong[np.argsort(-np.abs(excess[wrong]), kind="stable")[:MOST_MISTAKES]]
+    of_worst = _explained(predictor, data, worst, truth[worst], found[worst])
     shown = [
         {
-            **_told(piece, row),
+            **_told(piece, row, LARGE_SIDE),
             "truth": labels[truth[row]] if labels else f"{truth[row]:.6g}",
             "predicted": labels[found[row]] if labels else f"{found[row]:.6g}",
             "excess": float(excess[row]),
+            **why,
         }
-        for row in wrong[np.argsort(-np.abs(excess[wrong]), kind="stable")[:MOST_MISTAKES]].tolist()
+        for row, why in zip(worst.tolist(), of_worst, strict=True)
     ]
     n_wrong = len(wrong) if labels else None
     told = {"shown": shown, "n_wrong": n_wrong, "n_scanned": scanned, "n_rows": data.n_rows}
     return {"mistakes": told, "scatter": None if labels else _scatter(truth, found)}
+
+
+def _explained(
+    predictor: Predictor, data: Examples, rows: NDArray[np.int64], truth: NDArray[Any], found: NDArray[Any]
+) -> list[dict[str, Any]]:
+    """Return for test rows the `probability` of what is predicted, or None, and `why`: centers that speak for it.
+
+    Of classes also the one that speaks most for the true class. Centers that have moved are told by no row.
+    """
+    model, piece = predictor.model, data.pieces[0]
+    if not (len(rows) and model.n_centers) or (model.center_index < 0).any():
+        return [{"probability": None, "why": []} for _ in rows]
+    train = open_examples(ExampleRequest(None, labelled=True, part="train"), predictor).pieces[0]
+    columns = model.columns(features_of(model, piece.X[rows], piece.name, 0, are_bytes=data.are_bytes))
+    of_class = np.full(len(rows), np.nan)
+    if model.calibration is not None:
+        of_class = model.probabilities_of(model.decision_at(columns))[np.arange(len(rows)), found]
+    wanted = [(found, FOR_WRONG), *([(truth, FOR_RIGHT)] if model.labels else [])]
+    parts = [model.explained(columns, classes, n) for classes, n in wanted]
+    told = []
+    for k, probability in enumerate(of_class.tolist()):
+        why = list[dict[str, Any]]()
+        for (classes, _), part in zip(wanted, parts, strict=True):
+            for center, share in zip(part.centers[k].tolist(), part.shares[k].tolist(), strict=True):
+                row = int(model.center_index[center])
+                label = train.y[row : row + 1][0].item()
+                speaks_for = model.labels[classes[k]] if model.labels else None
+                why.append(_told(train, row) | {"label": label, "share": share, "for": speaks_for})
+        told.append({"probability": None if math.isnan(probability) else probability, "why": why})
+    return told
 
 
 def _scatter(y: np.ndarray, f: np.ndarray) -> Figure | None:
@@ -211,11 +253,11 @@ def _nearest_rows(model: SparseKernelModel, some: NDArray[np.int64], piece: Rows
     return rows
 
 
-def _told(piece: Rows, row: int) -> dict[str, Any]:
+def _told(piece: Rows, row: int, side: int = MOST_SIDE) -> dict[str, Any]:
     """Return what is shown of a row: its number in the data as given, its name, that of its file, and its picture."""
     number = row if piece.numbers is None else int(piece.numbers[row])
     name = f"row {number}" if piece.names is None else str(piece.names[row])
-    shown = picture(piece.X[row : row + 1][0]) if len(piece.X.shape) > 2 else None
+    shown = picture(piece.X[row : row + 1][0], side) if len(piece.X.shape) > 2 else None
     return {"row": number, "name": name, "picture": shown}
 
 
@@ -325,9 +367,9 @@ def _range(places: Sequence[float], axis: Axis) -> tuple[float, float]:
     return low - room, high + room
 
 
-def picture(image: NDArray[np.generic]) -> str:
+def picture(image: NDArray[np.generic], most_side: int = MOST_SIDE) -> str:
     """Return a data URI of a PNG of an image (H, W) or (H, W, 3); bytes as they are, others from least to largest."""
-    step = -(-max(image.shape[:2]) // MOST_SIDE)
+    step = -(-max(image.shape[:2]) // most_side)
     pixels = image[::step, ::step]
     if pixels.dtype != np.uint8:
         values = np.asarray(pixels, np.float64)

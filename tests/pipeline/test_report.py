@@ -112,9 +112,26 @@ def test_misclassified_images_are_those_the_model_is_wrong_about(images, tmp_pat
     for row, image in zip(expected.tolist(), shown.values(), strict=True):
         np.testing.assert_array_equal(image, inputs[row])
         assert data[rows[row]] == truth[row], "the row of the data as they are given"
-    words = " ".join(" ".join(texts(found, "div")).split())
-    for row in expected.tolist():
-        assert f"is {source.classes[truth[row]]}, predicted {source.classes[predicted[row]]}" in words
+    words, why = (" ".join(" ".join(texts(found, tag)).split()) for tag in ("div", "span"))
+    columns = model.columns(model.features_of(inputs[expected]))
+    p = model.probabilities_of(decision)
+    for k, row in enumerate(expected.tolist()):
+        true, wrongly = source.classes[truth[row]], source.classes[predicted[row]]
+        assert f"is {true}, predicted {wrongly} ({100 * p[row].max():.0f} %)" in words
+        centers = [
+            *np.argsort(-columns[k] * model.weights[:, wrongly])[:2],
+            np.argmax(columns[k] * model.weights[:, true]),
+        ]
+        for center, label in zip(centers, (wrongly, wrongly, true), strict=True):
+            number = source.train.numbers[model.center_index[center]]
+            training = source.train.X[model.center_index[[center]]][0]
+            np.testing.assert_array_equal(pictures(found, f"center row {number}")[number], training)
+            share = (
+                100
+                * (columns[k] * model.weights[:, label])[center]
+                / np.abs(columns[k] * model.weights[:, label]).sum()
+            )
+            assert f"{data[number]}, {share:+.1f} % for {label}" in why
 
 
 @pytest.mark.parametrize(
