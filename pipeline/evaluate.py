@@ -10,7 +10,7 @@ from typing import Any
 
 from features.cell_text import counted
 from pipeline.config.command_line import add_data_options, command_parser
-from pipeline.reporting.run_facts import class_lines, limit_words, probability_words
+from pipeline.reporting.run_facts import class_lines, coverage_words, limit_words, probability_words
 from pipeline.runtime import stopping
 from pipeline.runtime.console import answered
 
@@ -84,6 +84,7 @@ def table(result: dict[str, Any]) -> list[str]:
         lines.append(f"error: {100 * result['error_rate']:.2f} % ({result['n_errors']} of {result['n_rows']})")
         lines += class_lines(result, few=False)
         lines += [probability_words(result["probabilities"])] if result["probabilities"] else []
+    lines += [coverage_words(result["coverage"], result["task"])] if result["coverage"] else []
     return [*lines, f"{result['seconds']:.2f} s, {result['rows_per_second']:.0f} rows/s"]
 
 

@@ -63,7 +63,7 @@ from pipeline.fit.row_blocks import RunSize
 from pipeline.fit.solves import REACHED
 from pipeline.fit.statistics import statistics_needs
 from pipeline.fit.workspace import FinalWeights, Workspace
-from pipeline.prediction.predictor import examples_in_memory, joined_explanations, predictions
+from pipeline.prediction.predictor import examples_in_memory, predictions
 from pipeline.prediction.trained_model import Explained, SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
@@ -393,11 +393,12 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
 
 
 def explanations_of(machine: Any, X: Any, n: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return what `joined_explanations` says of rows X (n, d). Raises ValueError."""
+    """Return training rows (rows, n) of the centers that explain rows X, and what each adds. Raises ValueError."""
     if not isinstance(n, Integral) or n < 1:
         raise ValueError(f"n must be a whole number above 0; found {n!r}")
-    explained = [why for _, why in _decided(machine, X, int(n))]
-    return joined_explanations(machine._model, explained, int(n))
+    found = [explained for _, explained in _decided(machine, X, int(n)) if explained is not None]
+    centers, added, _ = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    return machine.center_index_[centers], added
 
 
 def _decided(machine: Any, X: Any, n_explained: int = 0) -> Iterator[tuple[NDArray[np.floating], Explained | None]]:

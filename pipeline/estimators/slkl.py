@@ -256,6 +256,18 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         """Return f(x) (n,) of rows X (n, n_features): float32 for float32 rows, else float64. Raises ValueError."""
         return self._decision(X)[:, 0]
 
+    def predict_interval(self, X: Any, level: float = 0.9) -> NDArray[np.float64]:
+        """Return bounds (n, 2) of rows X (n, n_features): new rows like those of the fit lie in theirs at a level.
+
+        Of such rows, or of groups where the fit had these, at least that share (mathematics.md, eq. 100). Raises
+        ValueError where no rows were held out, where weights have seen them, and where these are too few.
+        """
+        from pipeline.estimators.machine_fit import as_value_error  # slow to import
+
+        decision = np.asarray(self._decision(X), np.float64)
+        with as_value_error():
+            return self._model.intervals_of(decision, level)
+
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Return R² on rows X and targets y (n,), as scikit-learn does; a target behind a mask is missing."""
         return float(super().score(X, unmasked(y), unmasked(sample_weight)))
@@ -327,6 +339,17 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         """Return the probability of each class (n, n_classes) for rows X (n, n_features) (mathematics.md, eq. 76)."""
         decision = self._decision(X)  # which says so where nothing is fitted
         return self._model.probabilities_of(decision)
+
+    def predict_set(self, X: Any, level: float = 0.95) -> NDArray[np.bool_]:
+        """Return which labels (n, n_classes) are in the sets of rows X (n, n_features), the likeliest in any case.
+
+        The sets of new rows like those of the fit hold their label at a level, see `SLKLRegressor.predict_interval`.
+        """
+        from pipeline.estimators.machine_fit import as_value_error  # slow to import
+
+        decision = self._decision(X)
+        with as_value_error():
+            return self._model.sets_of(decision, level)
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""The calibration of the probabilities, from rows that weights were not fitted to: those of fitted rows are too sure.
+"""How sure a model is: probabilities and quantiles, from rows that weights were not fitted to, which are too sure.
 
 Weights of the fit rows are tried on the held-out rows; where these are few, the fit rows join with their leave-one-out
 values, and where weights have seen all rows, all have such values. Rows count by their own weights: factors of the
@@ -15,13 +15,15 @@ from scipy.optimize import minimize
 from pipeline.fit.held_out import held_out_decisions, kept_share
 from pipeline.fit.row_blocks import RowTask, row_grid, run_length, stream_blocks
 from pipeline.fit.workspace import FOLD_ROWS, Workspace
-from pipeline.prediction.scores import Calibration, by_class
+from pipeline.prediction.conformal import conformal_of
+from pipeline.prediction.scores import Calibration, by_class, probabilities
 from pipeline.solvers.candidate_budget import LEFT_OUT_ROWS
+from pipeline.solvers.held_out_losses import clipped
 from pipeline.solvers.ridge import CalibrationWeights, LabelledColumns, LabelledValues, left_out, support_fit
 from pipeline.work.events import SOLVE
 
 FEW_HELD_OUT = 50  # of weights that have seen all rows: below it, all rows by least squares without them tell more
-TEMPERATURE, WORDS = "temperature", "temperature of the probabilities"
+TEMPERATURE, WORDS = "temperature", "errors of rows that were held out"
 
 # Decision values are fitted to -1 and 1: a temperature of 32 leaves nothing of them, one of 2^-15 is sure of a class.
 INVERSE_TEMPERATURES = np.array([2.0**-5, 2.0**15])
@@ -32,30 +34,43 @@ CHANCE = 2.0  # what the log loss of all rows falls by where a number more tells
 Values = NDArray[np.float64]
 
 
-def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, Any] | None:
-    """Return the fields of a calibration, the number of rows it is from, and whether the weights have seen them."""
-    if work.shape.task == "regression" or not work.config.statistics.hold_out:
-        return None
-    n_held_out, fit = work.facts.n_held_out, tried.fit
-    few = work.shape.n_train < LEFT_OUT_ROWS and not work.config.data.is_grouped
+def calibrate(work: Workspace, tried: CalibrationWeights) -> dict[str, Any]:
+    """Return what the model says of how sure it is, for its summary; None for what does not apply.
+
+    temperature: the fields of a calibration, the number of rows it is from, and whether the weights have seen them;
+    conformal: those of quantiles, of rows that weights have not seen.
+    """
+    nothing, of_classes = dict.fromkeys(("temperature", "conformal")), work.shape.task != "regression"
+    if not work.config.statistics.hold_out:
+        return nothing
+    n_held_out, fit, facts = work.facts.n_held_out, tried.fit, work.facts
+    few = of_classes and work.shape.n_train < LEFT_OUT_ROWS and not work.config.data.is_grouped
     if few and tried.everything and len(tried.weights.columns) and n_held_out < FEW_HELD_OUT:
         fit = support_fit(tried.everything, intercept=work.intercept)
     if FOLD_ROWS[0] in work.choices:
-        decision, truth, weights, different = (work.choices[name] for name in FOLD_ROWS)
+        decision, truth, weights, groups, different = (work.choices[name] for name in FOLD_ROWS)
         n_rows, seen = int(different), False
     elif few and fit:
         with work.events.status(SOLVE, WORDS):
             decision, truth, weights = left_out(fit, _few(work.row_task, tried))
-        n_rows, seen = len(truth), False
+        n_rows, seen, groups = len(truth), False, np.arange(len(truth))
     else:
-        decision, truth, weights = held_out_decisions(work, work.row_task, tried, SOLVE, TEMPERATURE, WORDS)
+        decision, truth, weights, groups = held_out_decisions(work, work.row_task, tried, SOLVE, TEMPERATURE, WORDS)
         n_rows, seen = n_held_out, tried.everything is not None
+        truth = truth if of_classes else facts.encoded(truth, work.shape)[:, 0]
     if not n_rows:
-        return None
-    factors = np.array(work.facts.class_factors or work.given_factors or np.ones(len(work.shape.classes)))
-    factors[factors == 0.0] = 1.0  # of a class without rows
-    found = best_calibration((decision, truth, weights / factors[truth]), n_rows, np.log(factors[0] / factors))
-    return vars(found) | {"n_rows": n_rows, "seen": seen}
+        return nothing
+    if of_classes:
+        factors = np.array(facts.class_factors or work.given_factors or np.ones(len(work.shape.classes)))
+        factors[factors == 0.0] = 1.0  # of a class without rows
+        weights = weights / factors[truth]
+        found = best_calibration((decision, truth, weights), n_rows, np.log(factors[0] / factors))
+        temperature = vars(found) | {"n_rows": n_rows, "seen": seen}
+        scores = 1.0 - probabilities(decision, found)[np.arange(len(truth)), truth]
+    else:
+        temperature, scores = None, np.abs(clipped(decision[:, 0], facts.limits) - truth)
+    conformal = None if tried.everything is not None else conformal_of(scores, weights, groups)
+    return {"temperature": temperature, "conformal": conformal and vars(conformal)}
 
 
 def best_calibration(rows: LabelledValues, n_rows: int, offsets: Values) -> Calibration:

@@ -124,16 +124,16 @@ def _first(kernel: type[Kernel], sample: Sample, sigma2: float | str | None) -> 
 
 
 def _of_folds(sample: Sample, found: Trial) -> Arrays:
-    """Return what folds of all rows tell of a fit: RIDGE_ERRORS; of classes also rows that calibrate it, FOLD_ROWS."""
+    """Return what folds of all rows tell of a fit: RIDGE_ERRORS; and rows that calibrate it, FOLD_ROWS."""
     rows = sample.part(sample.by_fold)
     assert found.ridges is not None
     assert found.held_out is not None
-    if not sample.of_classes:
-        return {RIDGE_ERRORS: found.ridges}
-    pairs = np.stack([rows.keys, rows.truth.astype(np.uint64)])  # equal rows of a class are one
+    truth = rows.truth if sample.of_classes else rows.targets[:, 0]
+    pairs = np.stack([rows.keys, truth.astype(np.float64).view(np.uint64)])  # equal rows of a class are one
     _, one, of_rows = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
     counts = np.bincount(of_rows.ravel(), rows.counts)
-    calibrating = found.held_out[one], rows.truth[one], counts, np.array(sample.n_held_out)
+    groups = rows.keys if rows.groups is None else rows.groups
+    calibrating = found.held_out[one], truth[one], counts, groups[one], np.array(sample.n_held_out)
     return {RIDGE_ERRORS: found.ridges} | dict(zip(FOLD_ROWS, calibrating, strict=True))
 
 
@@ -202,6 +202,7 @@ def read_sample(work: Workspace, points: NDArray[np.int64], labels: Labels, fact
     arrays = {
         "X": store.X[rows],
         "keys": keys,
+        "groups": labels.groups[rows],
         "targets": facts.encoded(y, work.shape),
         "folds": folds[rows],
         "points": store.X[points],

@@ -17,6 +17,7 @@ from pipeline.fit.row_blocks import Needs, RowBlock, RowTask, RunSize, block_pas
 from pipeline.fit.select_centers import PREFIX_WEIGHTS, load_prefixes
 from pipeline.fit.workspace import FINAL, FinalWeights, Run, Workspace
 from pipeline.kernels.exact_sums import ForEach
+from pipeline.prediction.conformal import Conformal
 from pipeline.prediction.scores import Calibration, Sums, add_sums, error_numbers, r_squared, score_numbers, score_sums
 from pipeline.prediction.trained_model import SparseKernelModel, load_model, save_model
 from pipeline.runtime.row_pass import AddPiece, BlockValues
@@ -107,6 +108,7 @@ def assemble_model(
         center_index=names if moved is None else np.full(len(rows), -1),
         selection_order=np.arange(len(rows)),
         calibration=Calibration.of(final.summary["temperature"] or {}),
+        conformal=None if final.summary["conformal"] is None else Conformal(**final.summary["conformal"]),
         feature_scales=work.store.stored(SCALES).read()["scales"] if work.config.kernel.learns_scales else None,
         limits=tuple(limit + work.facts.mean for limit in work.facts.limits),
         **of_inputs,
@@ -150,7 +152,8 @@ def _block_of_scores(
             return score_sums(decision, block.y, n_classes, calibration, block.weights, model.limits)
 
         columns = model.columns(block.X)
-        of_model = score(model.decision_at(columns), model.calibration)
+        decision = model.decision_at(columns)
+        of_model = score(decision, model.calibration) | model.coverage_sums(decision, block.y, block.weights)
         if final.points is not None:
             del columns  # `test_needs` counts one block of them
             columns = before.columns(block.X)

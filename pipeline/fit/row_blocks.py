@@ -39,6 +39,7 @@ class RowBlock(NamedTuple):
     y: NDArray[Any]  # (rows,), labels as stored
     targets: NDArray[np.float64]  # (rows, T), those of `TargetFacts.encoded`
     keys: NDArray[np.uint64]  # (rows,), of training rows, equal for equal ones
+    groups: NDArray[np.uint64]  # (rows,), equal for those that are held out together
     held_out: NDArray[np.bool_]  # (rows,)
     weights: NDArray[np.float64] | None  # (rows,), of training rows with the factors of the classes; None: 1 each
 
@@ -242,6 +243,7 @@ def stream_blocks(
     X = store.X[rows] if features == "all" else None
     y, weights = store.y[rows], some_of(store.weights, rows)
     keys, held_out = np.zeros(len(y), np.uint64), np.zeros(len(y), bool)
+    groups = keys
     if grid.part == "train":
         keys, groups = store.keys_of(rows.start, rows.stop)
         weights = task.facts.weights(y, weights)
@@ -251,7 +253,7 @@ def stream_blocks(
         if features == "held-out":
             X[held_out] = store.X[rows.start + np.flatnonzero(held_out)]
     targets = task.facts.encoded(y, task.shape)
-    whole = RowBlock(0, rows.start, X, y, targets, keys, held_out, weights)
+    whole = RowBlock(0, rows.start, X, y, targets, keys, groups, held_out, weights)
     for number in blocks:
         stopping.check()
         block = grid.rows(range(number, number + 1))

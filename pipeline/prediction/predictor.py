@@ -5,7 +5,7 @@ Blocks are the same for every kind of data, since the last bits of float32 produ
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -116,25 +116,6 @@ class Predictor:
         """Return the probability of each class (rows, classes); ConfigError where the model has none."""
         self.model.probability_names()
         return self.model.probabilities_of(self.decision_function(X))
-
-    def explain(self, X: ArrayLike, n: int = 3) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the centers that speak most for each prediction, see `joined_explanations`; n ≥ 1."""
-        explained = [block.explained for block in predictions(self.model, examples_in_memory(X, self.model), n)]
-        return joined_explanations(self.model, explained, n)
-
-
-def joined_explanations(
-    model: SparseKernelModel, blocks: Iterable[Explained | None], n: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return training rows (rows, n) i8 of the centers that speak most for each prediction, and what each adds, f8.
-
-    A center adds its part to the decision value of the predicted label, or to the predicted number. The largest come
-    first, of a number in absolute value. A center that has moved is -1; n is at most the number of centers.
-    """
-    empty = np.empty((0, min(n, model.n_centers)))
-    found = [one for one in blocks if one is not None]
-    rows = [empty.astype(np.int64), *(model.center_index[one.centers] for one in found)]
-    return np.concatenate(rows), np.concatenate([empty, *(one.added for one in found)])
 
 
 def centers_told(predictor: Predictor) -> dict[str, NDArray[Any]]:
@@ -474,7 +455,8 @@ def score_examples(model: SparseKernelModel, examples: Examples) -> tuple[dict[s
         for block in predictions(model, examples):
             assert block.labels is not None
             truth = encode(block.labels, model.labels, block.name, block.piece_start)
-            yield score_sums(block.decision, truth, n_classes, model.calibration, block.weights, model.limits)
+            sums = score_sums(block.decision, truth, n_classes, model.calibration, block.weights, model.limits)
+            yield sums | model.coverage_sums(block.decision, truth, block.weights)
             n_far += block.n_far
 
     return score_numbers(reduce(add_sums, scored()), model.labels), n_far

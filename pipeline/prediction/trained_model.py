@@ -25,7 +25,8 @@ from features.targets import class_array, labels_from_decision
 from pipeline.datasets.feature_rows import seen
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
-from pipeline.prediction.scores import Calibration, probabilities
+from pipeline.prediction.conformal import Conformal, label_sets
+from pipeline.prediction.scores import INTERVAL_LEVEL, SET_LEVEL, Calibration, Sums, probabilities
 from pipeline.solvers.held_out_losses import Limits, clipped
 from storage.arrays import commit, load
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
@@ -34,6 +35,7 @@ from storage.folder_layouts import MODEL_NAME
 
 FORMAT_VERSION = 2
 SCALES = "feature_scales"  # an array that only models with learned scales have
+CONFORMAL = "conformal"  # an array of models with intervals or sets: how many rows tell, and the quantiles
 LARGEST_DECISION = 1e150  # squares of decision values and their sums must be float64 numbers too
 # Of decision values at some centers, by float32 kernel values, in their deviations; more takes float64. At other rows
 # it may be 1e-5.
@@ -81,6 +83,7 @@ class SparseKernelModel:
     image_scale: float | None = None  # what is white in training images, which become bytes
     table_columns: Columns | None = None  # of the training table
     calibration: Calibration | None = None  # of the probabilities
+    conformal: Conformal | None = None  # quantiles of how far truths are off
     feature_scales: NDArray[np.float32] | None = None  # (d,), or the root (d, d) of a metric; centers are so scaled
     limits: Limits = ()  # the least and the largest prediction of a regression by least squares
 
@@ -209,6 +212,42 @@ class SparseKernelModel:
         assert self.calibration is not None  # `probability_names` says so before
         return probabilities(decision, self.calibration)
 
+    def intervals_of(self, decision: NDArray[np.floating], level: float) -> NDArray[np.float64]:
+        """Return bounds (rows, 2) that hold the truth of new rows at a level. Raises ConfigError with the reason."""
+        if self.task != "regression":
+            raise ConfigError("no intervals: the model is of classes; ask for sets of labels")
+        return decision[:, :1] + self._quantile(level) * np.array([-1.0, 1.0])
+
+    def sets_of(self, decision: NDArray[np.floating], level: float) -> NDArray[np.bool_]:
+        """Return which labels are in the set of each row, (rows, classes), that holds the truth of new rows at a level.
+
+        Raises ConfigError with the reason.
+        """
+        self.probability_names()
+        return label_sets(self.probabilities_of(decision), self._quantile(level))
+
+    def _quantile(self, level: float) -> float:
+        if self.conformal is None:
+            fault = "the fit held no rows out, or its weights have seen them, as of a penalty without a refit"
+            raise ConfigError(f"no intervals and sets: {fault}; hold rows out, and give `solver.refit=ridge`")
+        return self.conformal.quantile(level)
+
+    def coverage_sums(
+        self, decision: NDArray[np.float64], truth: NDArray[Any], weights: NDArray[np.float64] | None
+    ) -> Sums:
+        """Return of rows with true values or classes (rows,) how many are covered, and the sum of the sizes.
+
+        Both by their weights; nothing where there is no quantile at the level.
+        """
+        if self.conformal is None or not self.conformal.allows(SET_LEVEL if self.labels else INTERVAL_LEVEL):
+            return {}
+        s = np.ones(len(truth)) if weights is None else weights
+        if self.labels:
+            sets = self.sets_of(decision, SET_LEVEL)
+            return {"covered": s @ sets[np.arange(len(truth)), truth], "sizes": s @ sets.sum(axis=1)}
+        low, high = self.intervals_of(decision, INTERVAL_LEVEL).T
+        return {"covered": s @ ((low <= truth) & (truth <= high)), "sizes": s @ (high - low)}
+
     def description(self) -> dict[str, Any]:
         """Return the JSON half of the model: what is not an array. No time, path or host."""
         kernel: dict[str, Any] = {"name": self.kernel.name, "sigma2": self.sigma2}
@@ -234,6 +273,8 @@ class SparseKernelModel:
         n_inputs = math.prod(self.input_shape)
         fitted = self.standardisation or Standardisation(np.zeros(n_inputs), np.ones(n_inputs))
         arrays |= {} if self.feature_scales is None else {SCALES: self.feature_scales}
+        if self.conformal is not None:
+            arrays[CONFORMAL] = np.array([self.conformal.n_units, *self.conformal.quantiles])
         return arrays | {"standardisation_mean": fitted.mean, "standardisation_scale": fitted.scale}
 
     @classmethod
@@ -241,7 +282,7 @@ class SparseKernelModel:
         try:
             if description["format_version"] != FORMAT_VERSION:
                 raise ModelFormatError("it was written by another version of this software; train again")
-            columns = description.get("columns")
+            columns, conformal = description.get("columns"), arrays[CONFORMAL].tolist() if CONFORMAL in arrays else None
             standardisation = Standardisation(arrays["standardisation_mean"], arrays["standardisation_scale"])
             model = cls(
                 task=description["task"],
@@ -255,10 +296,11 @@ class SparseKernelModel:
                 image_scale=description.get("image_scale"),
                 table_columns=None if columns is None else Columns.from_description(columns),
                 calibration=Calibration.of(description),
+                conformal=None if conformal is None else Conformal(conformal[0], tuple(conformal[1:])),
                 feature_scales=arrays.get(SCALES),
                 limits=tuple(description.get("limits", ())),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (LookupError, TypeError, AttributeError) as error:
             raise ModelFormatError(f"its description or arrays lack something ({error})") from None
         except (DataError, UsageError, ValueError) as error:
             raise ModelFormatError(str(error)) from None

@@ -193,21 +193,16 @@ def _explained(
         return [{"probability": None, "why": []} for _ in rows]
     train = open_examples(ExampleRequest(None, labelled=True, part="train"), predictor).pieces[0]
     columns = model.columns(features_of(model, piece.X[rows], piece.name, 0, are_bytes=data.are_bytes))
-    of_class = np.full(len(rows), np.nan)
-    if model.calibration is not None:
-        of_class = model.probabilities_of(model.decision_at(columns))[np.arange(len(rows)), found]
     wanted = [(found, FOR_WRONG), *([(truth, FOR_RIGHT)] if model.labels else [])]
     parts = [model.explained(columns, classes, n) for classes, n in wanted]
-    told = []
-    for k, probability in enumerate(of_class.tolist()):
-        why = list[dict[str, Any]]()
-        for (classes, _), part in zip(wanted, parts, strict=True):
-            for center, share in zip(part.centers[k].tolist(), part.shares[k].tolist(), strict=True):
-                row = int(model.center_index[center])
-                label = train.y[row : row + 1][0].item()
-                speaks_for = model.labels[classes[k]] if model.labels else None
-                why.append(_told(train, row) | {"label": label, "share": share, "for": speaks_for})
-        told.append({"probability": None if math.isnan(probability) else probability, "why": why})
+    p = None if model.calibration is None else model.probabilities_of(model.decision_at(columns)).tolist()
+    told: list[dict[str, Any]] = [{"probability": p and p[k][found[k]], "why": []} for k in range(len(rows))]
+    for (classes, _), part in zip(wanted, parts, strict=True):
+        for k, n in np.ndindex(part.centers.shape):
+            row = int(model.center_index[part.centers[k, n]])
+            of_center = {"label": train.y[row : row + 1][0].item(), "share": part.shares[k, n].item()}
+            of_center["for"] = model.labels[classes[k]] if model.labels else None
+            told[k]["why"].append(_told(train, row) | of_center)
     return told
 
 

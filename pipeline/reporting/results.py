@@ -53,7 +53,7 @@ def build(run: Run, scores: dict[str, Any]) -> dict[str, Any]:
         "seed": config.seed,
         "weighting": _weighting(work),
         "converged": all(one["converged"] for one in summary["solves"]),
-        **{name: score[name] for name in (*ERRORS, "baseline", "by_class")},
+        **{name: score[name] for name in (*ERRORS, "baseline", "by_class", "coverage")},
         "penalised": {name: scores["penalised"][name] for name in ERRORS} if refitted or moved else None,
         "warnings": _warnings(model, score, config),
         "probabilities": score["probabilities"] and {**summary["temperature"], **score["probabilities"]},

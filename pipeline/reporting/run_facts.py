@@ -171,6 +171,7 @@ def table(report: dict[str, Any]) -> list[str]:
         if numbers["seen"]:
             why = "the temperature was found on rows that the weights were fitted to"
             lines.append(f"probabilities may be too sure: {why}; `solver.refit=ridge` helps")
+    lines += [coverage_words(report["coverage"], report["task"])] if report.get("coverage") else []
     return lines + remarks(report)
 
 
@@ -323,6 +324,15 @@ def probability_words(numbers: Mapping[str, Any]) -> str:
     """Return a line that tells of the numbers of probabilities."""
     means = f"log loss {numbers['log_loss']:.4g}, Brier score {numbers['brier_score']:.4g}"
     return f"probabilities: {means}, expected calibration error {100 * numbers['calibration_error']:.2f} %"
+
+
+def coverage_words(numbers: Mapping[str, float], task: str) -> str:
+    """Return what share of the test rows intervals or sets hold, at the level at which scores are told."""
+    values = task == "regression"
+    what = (
+        f"an interval of width {numbers['size']:.4g}" if values else f"a set of {numbers['size']:.3g} labels on average"
+    )
+    return f"coverage: {100 * numbers['reached']:.2f} % are in {what}, at a level of {100 * numbers['level']:g} %"
 
 
 def _problem_words(report: dict[str, Any]) -> str:

@@ -47,11 +47,13 @@ class Sample:
     of_classes: bool
     limits: NDArray[np.float64]  # (2,), of predictions, (0,) for none
     weights: NDArray[np.float64] | None = None  # (rows,); None: 1 each
+    groups: NDArray[np.uint64] | None = None  # (rows,); None: the keys
 
     def part(self, rows: NDArray[Any] | slice) -> "Sample":
         weights = None if self.weights is None else self.weights[rows]
+        groups = None if self.groups is None else self.groups[rows]
         arrays = {name: getattr(self, name)[rows] for name in ("X", "keys", "targets", "folds")}
-        return replace(self, **arrays, weights=weights)
+        return replace(self, **arrays, weights=weights, groups=groups)
 
     def first(self, n_rows: int) -> "Sample":
         """Return the first of the fit rows, so many, with all that are held out; or all where each is of a fold."""

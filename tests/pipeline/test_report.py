@@ -217,19 +217,19 @@ def test_a_browser_shows_it_without_a_network(images, tmp_path, scheme):
     assert main([str(images), "--out", str(tmp_path / "page.html")]) == 0
     line = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     line += ["--proxy-server=http://127.0.0.1:9", "--host-resolver-rules=MAP * ~NOTFOUND"]  # no network
-    line += ["--hide-scrollbars", "--window-size=1200,2400", f"--screenshot={tmp_path / 'page.png'}"]
+    line += ["--hide-scrollbars", "--window-size=1200,3600", f"--screenshot={tmp_path / 'page.png'}"]
     line += [f"--blink-settings=preferredColorScheme={1 if scheme == 'light' else 0}"]
     environment = {**os.environ, "HOME": str(tmp_path)}
     subprocess.run([*line, (tmp_path / "page.html").as_uri()], timeout=120, check=True, env=environment)
     shown = np.asarray(Image.open(tmp_path / "page.png").convert("RGB")).astype(int)
-    assert shown.shape == (2400, 1200, 3)
+    assert shown.shape == (3600, 1200, 3)
     paper = np.median(shown, axis=(0, 1))
     assert (paper > 230).all() if scheme == "light" else (paper < 40).all()
     written = (np.abs(shown - paper) > 160).all(axis=2)
     colourful = (shown.max(axis=2) - shown.min(axis=2) > 60) & (np.abs(shown - paper) > 60).any(axis=2)
     assert 0.01 < written.mean() < 0.5, "text and pictures"
     assert 0.002 < colourful.mean() < 0.3, "plots and bars, which stand out from the paper"
-    bands = range(0, 2400, 400)
+    bands = range(0, 3600, 400)
     assert [band for band in bands if written[band : band + 400].any()] == list(bands)
 
 

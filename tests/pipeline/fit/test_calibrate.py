@@ -135,10 +135,8 @@ def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(
     finished, tables, features, tmp_path, monkeypatch
 ):
     *_, rows = finished("--penalty", "1")
-    find, seen = fit_model.find_temperature, list[np.ndarray]()
-    monkeypatch.setattr(
-        fit_model, "find_temperature", lambda work, it: (seen.append(it.weights.columns), find(work, it))[1]
-    )
+    find, seen = fit_model.calibrate, list[np.ndarray]()
+    monkeypatch.setattr(fit_model, "calibrate", lambda work, it: (seen.append(it.weights.columns), find(work, it))[1])
     run, asked = tmp_path / "run", (*COMMON, "--select", "greedy:20")
     report = runs.train(run, features, *asked, dataset=tables / "classes.npz")
     (tried,), model = seen, load_model(run / "model")

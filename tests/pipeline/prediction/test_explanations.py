@@ -51,23 +51,23 @@ def test_the_command_names_rows_of_the_data_their_labels_and_shares(rings, ring_
         found[name] = pandas.read_csv(out) if out.suffix == ".csv" else pandas.read_parquet(out)
     pandas.testing.assert_frame_equal(found["out.csv"], found["out.parquet"], check_dtype=False, rtol=1e-9)
     table, of_model, predictor = found["out.csv"], found["model.csv"], load_predictor(rings[task])
-    rows, added = predictor.explain(X[:20], n)
-    everything = np.abs(predictor.explain(X[:20], 1000)[1]).sum(axis=1)
+    model = predictor.model
+    centers, added, _ = model.decide(model.features_of(X[:20]), n)[2]
+    rows, everything = model.center_index[centers], model.decide(model.features_of(X[:20]), 1000)[2].added
     for k in range(n):
         names = [f"center_{k + 1}{kind}" for kind in ("", "_label", "_share")]
         given, labels, shares = (table[name].to_numpy() for name in names)
         np.testing.assert_array_equal(labels, TARGETS[task][given])
-        np.testing.assert_allclose(shares, added[:, k] / everything, rtol=1e-9)
+        np.testing.assert_allclose(shares, added[:, k] / np.abs(everything).sum(axis=1), rtol=1e-9)
         np.testing.assert_array_equal(of_model[names[0]], rows[:, k])
         assert names[1] not in of_model
         # The row of the data is that of the center.
-        points = predictor.model.centers[[predictor.model.center_index.tolist().index(row) for row in rows[:, k]]]
-        np.testing.assert_allclose(predictor.model.features_of(X[given]), points, rtol=1e-6)
+        np.testing.assert_allclose(model.features_of(X[given]), model.centers[centers[:, k]], rtol=1e-6)
     asked = [str(rings[task]), str(tmp_path / "X.npz"), "--out", "-", "--explain"]
     assert predict.main([*asked, str(n)]) == 0
     assert capsys.readouterr().out == (tmp_path / "out.csv").read_text()
     assert predict.main([*asked, "0"]) == 2
-    assert "'0' is no whole number above 0" in capsys.readouterr().err
+    assert "--explain 0: must be above 0" in capsys.readouterr().err
 
 
 @pytest.mark.ci
@@ -77,4 +77,3 @@ def test_centers_that_have_moved_are_no_rows(tables, tmp_path, capsys):
     data: Path = tables / "classes.npz"
     assert predict.main([str(run), str(data), "--out", str(tmp_path / "out.csv"), "--explain", "1"]) == 2
     assert "were moved" in the_error(capsys)
-    assert (load_predictor(run).explain(np.full((1, 4), 0.5))[0] == -1).all()
