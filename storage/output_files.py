@@ -74,7 +74,7 @@ def csv_writer(
     digits that read back equal. The label of a regression is its decision value to 9 digits, the precision of kernel
     values.
     """
-    emit(_csv_text([["row", *([] if files is None else ["file"]), "label", *names]]))
+    emit(csv_text([["row", *([] if files is None else ["file"]), "label", *names]]))
     start = 0
 
     def write(label: NDArray[Any], /, *values: NDArray[np.float64], others: Sequence[NDArray[Any]] = ()) -> None:
@@ -83,13 +83,14 @@ def csv_writer(
         labels = [float(f"{value:.9g}") for value in label.tolist()] if regression else label.tolist()
         of_files = [] if files is None else [files[rows].tolist()]
         columns = [range(rows.start, rows.stop), *of_files, labels, *np.hstack(values).T.tolist()]
-        emit(_csv_text(zip(*columns, *(column.tolist() for column in others), strict=True)))
+        emit(csv_text(zip(*columns, *(column.tolist() for column in others), strict=True)))
         start = rows.stop
 
     return write
 
 
-def _csv_text(rows: Iterable[Iterable[object]]) -> str:
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows of cells as the lines of a csv."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

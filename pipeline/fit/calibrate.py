@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from pipeline.fit.held_out import held_out_decisions, kept_share
+from pipeline.fit.held_out import held_out_decisions
 from pipeline.fit.row_blocks import RowTask, row_grid, run_length, stream_blocks
 from pipeline.fit.workspace import FOLD_ROWS, Workspace
 from pipeline.prediction.conformal import conformal_of
+from pipeline.prediction.ranking import kept_share
 from pipeline.prediction.scores import Calibration, by_class, probabilities
 from pipeline.solvers.candidate_budget import LEFT_OUT_ROWS
 from pipeline.solvers.held_out_losses import clipped

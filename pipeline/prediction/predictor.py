@@ -5,7 +5,7 @@ Blocks are the same for every kind of data, since the last bits of float32 produ
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -39,6 +39,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_rows import describe, request_of, source_spec
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
+from pipeline.prediction.ranking import NO_RANKING, kept_rows, kept_share, ranking_numbers
 from pipeline.prediction.scores import Sums, add_sums, score_numbers, score_sums
 from pipeline.prediction.trained_model import FAR_VALUE, Explained, SparseKernelModel, load_model
 from pipeline.runtime import run_folder, stopping
@@ -448,15 +449,21 @@ def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int) -> lis
 
 def score_examples(model: SparseKernelModel, examples: Examples) -> tuple[dict[str, Any], int]:
     """Return the `score_numbers` of a model on labelled rows, and how many rows are far from all centers."""
-    n_far, n_classes = 0, len(model.labels)
+    n_far, n_classes, n_rows, kept = 0, len(model.labels), 0, list[Sequence[NDArray[Any]]]()
+    share = kept_share(max(examples.n_rows, 1), len(model.intercept))
 
     def scored() -> Iterator[Sums]:
-        nonlocal n_far
+        nonlocal n_far, n_rows
         for block in predictions(model, examples):
             assert block.labels is not None
             truth = encode(block.labels, model.labels, block.name, block.piece_start)
             sums = score_sums(block.decision, truth, n_classes, model.calibration, block.weights, model.limits)
             yield sums | model.coverage_sums(block.decision, truth, block.weights)
-            n_far += block.n_far
+            some, weights = kept_rows(share, n_rows, len(truth)), block.weights
+            s = np.ones(len(truth)) if weights is None else weights
+            kept.append((block.decision[some], truth[some], s[some]))
+            n_far, n_rows = n_far + block.n_far, n_rows + len(truth)
 
-    return score_numbers(reduce(add_sums, scored()), model.labels), n_far
+    numbers = score_numbers(reduce(add_sums, scored()), model.labels)
+    of_kept = [np.concatenate(arrays) for arrays in zip(*kept, strict=True)]
+    return numbers | (ranking_numbers(*of_kept) if n_classes else NO_RANKING), n_far

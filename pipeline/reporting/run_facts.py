@@ -164,7 +164,7 @@ def table(report: dict[str, Any]) -> list[str]:
         lines.append(f"centers moved: {steps}, the held-out mse {change}")
     if report["penalised"]:
         lines.append(f"{before_words(report)}: {error_words(report['penalised'], report)}")
-    lines += [error_words(report, report), *class_lines(report, few=True)]
+    lines += [error_words(report, report), *class_lines(report, few=True), *ranking_words(report)]
     if numbers := report["probabilities"]:
         by = f"by {numbers['n_rows']} training rows"
         lines.append(f"{probability_words(numbers)}; {by}: {calibration_words(numbers)}")
@@ -274,7 +274,8 @@ def error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
     if errors["mse"] is None:
         return f"test error{by}: {100 * errors['error_rate']:.2f} % ({errors['n_errors']} of {report['n_test']})"
     r2 = "" if errors["r2"] is None else f", R2 {errors['r2']:.4f}"
-    return f"test mean squared error{by}: {errors['mse']:.6g}, RMSE {errors['rmse']:.6g}{r2}{limit_words(errors)}"
+    mae = f", mean absolute error {errors['mae']:.6g}" if "mae" in errors else ""  # which runs once did not tell
+    return f"test mean squared error{by}: {errors['mse']:.6g}, RMSE {errors['rmse']:.6g}{mae}{r2}{limit_words(errors)}"
 
 
 def limit_words(errors: Mapping[str, Any]) -> str:
@@ -324,6 +325,14 @@ def probability_words(numbers: Mapping[str, Any]) -> str:
     """Return a line that tells of the numbers of probabilities."""
     means = f"log loss {numbers['log_loss']:.4g}, Brier score {numbers['brier_score']:.4g}"
     return f"probabilities: {means}, expected calibration error {100 * numbers['calibration_error']:.2f} %"
+
+
+def ranking_words(numbers: Mapping[str, Any]) -> list[str]:
+    """Return how well decision values rank rows, where that is told."""
+    if numbers.get("roc_auc") is None:
+        return []
+    of = f"of class {numbers['by_class'][1]['label']}" if len(numbers["by_class"]) == 2 else "mean of the classes"
+    return [f"ROC AUC {numbers['roc_auc']:.4f}, average precision {numbers['average_precision']:.4f} ({of})"]
 
 
 def coverage_words(numbers: Mapping[str, float], task: str) -> str:

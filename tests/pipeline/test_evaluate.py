@@ -42,7 +42,10 @@ def test_a_run_agrees_with_its_report(digits, rings, capsys):
                 assert found["probabilities"][key] == pytest.approx(report["probabilities"][key], rel=1e-3)
         else:
             assert found["probabilities"] is None
-        for key in ("mse", "rmse", "r2"):
+        for key in ("roc_auc", "average_precision"):
+            assert found[key] == (None if report[key] is None else pytest.approx(report[key], abs=1e-3))
+        assert (found["roc_auc"] is None) == (found["task"] == "regression")
+        for key in ("mse", "rmse", "mae", "r2"):
             assert found[key] == (None if report[key] is None else pytest.approx(report[key], rel=1e-5))
         assert found["rows_per_second"] == pytest.approx(found["n_rows"] / found["seconds"])
 
