@@ -45,6 +45,7 @@ def calibrate(work: Workspace, tried: CalibrationWeights) -> dict[str, Any]:
     if not work.config.statistics.hold_out:
         return nothing
     n_held_out, fit, facts = work.facts.n_held_out, tried.fit, work.facts
+    unseen: slice | NDArray[np.bool_] = slice(None)  # by the choice of scales and centers as well
     few = of_classes and work.shape.n_train < LEFT_OUT_ROWS and not work.config.data.is_grouped
     if few and tried.everything and len(tried.weights.columns) and n_held_out < FEW_HELD_OUT:
         fit = support_fit(tried.everything, intercept=work.intercept)
@@ -53,7 +54,7 @@ def calibrate(work: Workspace, tried: CalibrationWeights) -> dict[str, Any]:
         n_rows, seen = int(different), False
     elif few and fit:
         with work.events.status(SOLVE, WORDS):
-            decision, truth, weights = left_out(fit, _few(work.row_task, tried))
+            (decision, truth, weights), unseen = left_out(fit, _few(work.row_task, tried))
         n_rows, seen, groups = len(truth), False, np.arange(len(truth))
     else:
         decision, truth, weights, groups = held_out_decisions(work, work.row_task, tried, SOLVE, TEMPERATURE, WORDS)
@@ -70,7 +71,8 @@ def calibrate(work: Workspace, tried: CalibrationWeights) -> dict[str, Any]:
         scores = 1.0 - probabilities(decision, found)[np.arange(len(truth)), truth]
     else:
         temperature, scores = None, np.abs(clipped(decision[:, 0], facts.limits) - truth)
-    conformal = None if tried.everything is not None else conformal_of(scores, weights, groups)
+    counted = scores[unseen], weights[unseen], groups[unseen]
+    conformal = None if tried.everything is not None or not len(counted[0]) else conformal_of(*counted)
     return {"temperature": temperature, "conformal": conformal and vars(conformal)}
 
 

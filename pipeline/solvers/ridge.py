@@ -230,11 +230,12 @@ def support_fit(statistics: GramStatistics, *, intercept: bool) -> RidgeFit:
     return RidgeFit(least_squares(statistics, ridge, intercept=intercept), statistics, ridge, intercept)
 
 
-def left_out(fit: RidgeFit, blocks: Iterable[LabelledColumns]) -> LabelledValues:
+def left_out(fit: RidgeFit, blocks: Iterable[LabelledColumns]) -> tuple[LabelledValues, NDArray[np.bool_]]:
     """Return decision values of rows by a fit, each without its own row and those equal to it (mathematics.md, eq. 79).
 
     Equal rows of one class count as one. Fit rows that alone determine their values do not count, held-out ones
-    equal to them keep the values of the fit. Costs m³/3 operations, and m² for each row; 16·m² bytes.
+    equal to them keep the values of the fit; which rows are held out is returned with the values. Costs m³/3
+    operations, and m² for each row; 16·m² bytes.
     """
     used = fit.statistics.centred() if fit.centred else fit.statistics
     means = used.column_sums / used.weight_sum if fit.centred else np.zeros(used.n_centers)
@@ -262,4 +263,5 @@ def left_out(fit: RidgeFit, blocks: Iterable[LabelledColumns]) -> LabelledValues
     _, first, place = np.unique(pairs, return_index=True, return_inverse=True)
     one = kept[first]
     without: Values = (f[one] - pull[one]) / free[one, None]
-    return without, truth[one], np.asarray(np.bincount(place, weights[kept]), np.float64)
+    counts = np.asarray(np.bincount(place, weights[kept]), np.float64)
+    return (without, truth[one], counts), own[one] == 0.0

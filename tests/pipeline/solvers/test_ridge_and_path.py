@@ -163,7 +163,7 @@ def without_own(given: Rows, n_classes: int, *, intercept: bool, blocks: int = 2
     fit = weighted_statistics(columns[~held_out], signs_of(truth, n_classes)[~held_out], weights[~held_out])
     of_rows = ridge.RidgeFit(least_squares(fit, RIDGE, intercept=intercept), fit, RIDGE, intercept)
     parts = np.array_split(np.arange(len(X)), blocks)
-    return ridge.left_out(of_rows, ((row_keys(X[part]), *(one[part] for one in given[1:])) for part in parts))
+    return ridge.left_out(of_rows, ((row_keys(X[part]), *(one[part] for one in given[1:])) for part in parts))[0]
 
 
 @pytest.mark.parametrize("intercept", [True, False])
