@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # imported late, so that --help answers at once
     from pipeline.prediction.trained_model import Explained
     from storage.output_files import Write
 
-SHARE = "_share"  # the end of the name of a column
 EPILOG = """\
 MODEL is a model folder, or the folder of a run. DATA is a named data set (digits, mnist, ...), a .npz with X, a .zarr
 (X, or a lone array), a table (.csv, .tsv, .parquet, or a folder or 'DIR/*.csv' of such) with or without its target, a
@@ -65,7 +64,7 @@ def _why(explained: "Explained", of_centers: Mapping[str, "NDArray[Any]"]) -> li
 
 @stopping.listening()
 def _predict(arguments: argparse.Namespace) -> None:
-    # Bring numba, which --help does without.
+    # Bring numpy and numba, which --help does without.
     import numpy as np
 
     from features.input_files import is_table, table_files
@@ -104,7 +103,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     others = {
         f"center_{k + 1}{kind}": values.dtype
         for k in range(n_explained)
-        for kind, values in {**of_centers, SHARE: model.weights}.items()
+        for kind, values in {**of_centers, "_share": model.weights}.items()
     }
     first, *more = arguments.data
     asked = prediction.ExampleRequest(first, False, tuple(more), arguments.part, arguments.target, dict(arguments.set))

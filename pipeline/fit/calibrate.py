@@ -36,15 +36,14 @@ Values = NDArray[np.float64]
 
 
 def calibrate(work: Workspace, tried: CalibrationWeights) -> dict[str, Any]:
-    """Return what the model says of how sure it is, for its summary; None for what does not apply.
+    """Return how sure a model is, None for what does not apply: `temperature`, `conformal`.
 
-    temperature: the fields of a calibration, the number of rows it is from, and whether the weights have seen them;
-    conformal: those of quantiles, of rows that weights have not seen.
+    The fields of a calibration, the number of rows it is from, and whether the weights have seen them; of quantiles.
     """
     nothing, of_classes = dict.fromkeys(("temperature", "conformal")), work.shape.task != "regression"
     if not work.config.statistics.hold_out:
         return nothing
-    n_held_out, fit, facts = work.facts.n_held_out, tried.fit, work.facts
+    facts, fit, n_held_out = work.facts, tried.fit, work.facts.n_held_out
     unseen: slice | NDArray[np.bool_] = slice(None)  # by the choice of scales and centers as well
     few = of_classes and work.shape.n_train < LEFT_OUT_ROWS and not work.config.data.is_grouped
     if few and tried.everything and len(tried.weights.columns) and n_held_out < FEW_HELD_OUT:

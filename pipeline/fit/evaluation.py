@@ -89,9 +89,9 @@ def _keep_predictions(run: Run, piece: Rows, of_rows: Arrays) -> None:
     model, rows = load_model(run.layout.model), of_rows["row"]
     numbers = rows if piece.numbers is None else np.asarray(piece.numbers)[rows]
     files = {} if piece.names is None else {"file": np.asarray(piece.names[rows]).tolist()}
-    labels, truth = (model.labels_of(of_rows["decision"]).tolist(), of_rows["truth"].tolist())
-    if model.labels:
-        truth = [model.labels[k] for k in truth]
+    labels, truth = model.labels_of(of_rows["decision"]).tolist(), of_rows["truth"].tolist()
+    if model.labels:  # in all their digits
+        labels, truth = [*map(str, labels)], [str(model.labels[k]) for k in truth]
     decision = dict(zip(model.decision_names(), of_rows["decision"].T.tolist(), strict=True))
     columns = {"row": numbers.tolist(), **files, "truth": truth, "label": labels, **decision}
     of_columns = ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in of] for of in columns.values())

@@ -19,12 +19,9 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Conformal:
-    """Quantiles of scores (mathematics.md, eq. 100), as far as so many rows or groups support them.
+    """Quantiles of scores (mathematics.md, eq. 100), as far as so many rows or groups support them."""
 
-    n_units: their effective number, that of eq. 99.
-    """
-
-    n_units: float
+    n_units: float  # their effective number, that of eq. 99
     quantiles: tuple[float, ...]
 
     def quantile(self, level: float) -> float:

@@ -57,7 +57,6 @@ MOST_POINTS = 400  # of one line; more would only make the file larger
 FEW_POINTS = 30  # which are marked, each
 MOST_LINES = 10  # of one plot, which has no more colours
 MOST_SIDE, LARGE_SIDE = 64, 128  # pixels of a picture
-FOR_WRONG, FOR_RIGHT = 2, 1  # centers that are shown of a mistake, those that speak most for each class
 SPREAD = 100.0  # largest over smallest value from which an axis is logarithmic unless told otherwise
 SOLVE_KEYS = {
     *("statistics", "output", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
@@ -235,16 +234,16 @@ def _roc(model: SparseKernelModel, kept: Kept) -> Figure | None:
 def _explained(
     predictor: Predictor, data: Examples, rows: NDArray[np.int64], truth: NDArray[Any], found: NDArray[Any]
 ) -> list[dict[str, Any]]:
-    """Return for test rows the `probability` of what is predicted, or None, and `why`: centers that speak for it.
+    """Return for test rows the `probability` of what is predicted, or None, and `why`: two centers that speak for it.
 
-    Of classes also the one that speaks most for the true class. Centers that have moved are told by no row.
+    Of classes also one that speaks for the true class. Centers that have moved are told by no row.
     """
     model, piece = predictor.model, data.pieces[0]
     if not (len(rows) and model.n_centers) or (model.center_index < 0).any():
         return [{"probability": None, "why": []} for _ in rows]
     train = open_examples(ExampleRequest(None, labelled=True, part="train"), predictor).pieces[0]
     columns = model.columns(features_of(model, piece.X[rows], piece.name, 0, are_bytes=data.are_bytes))
-    wanted = [(found, FOR_WRONG), *([(truth, FOR_RIGHT)] if model.labels else [])]
+    wanted = [(found, 2), *([(truth, 1)] if model.labels else [])]
     parts = [model.explained(columns, classes, n) for classes, n in wanted]
     p = None if model.calibration is None else model.probabilities_of(model.decision_at(columns)).tolist()
     told: list[dict[str, Any]] = [{"probability": p and p[k][found[k]], "why": []} for k in range(len(rows))]

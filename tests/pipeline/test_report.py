@@ -314,19 +314,20 @@ def test_a_run_tells_of_the_classes_that_it_misses(features, tmp_path, capsys):
         assert words in page
 
 
-@pytest.mark.parametrize(("kind", "asked"), [("words", ""), ("numbers", "--centers 40 --sigma2 0.3")])
+@pytest.mark.parametrize(("kind", "asked"), [("words", ""), ("fractions", ""), ("numbers", "--sigma2 0.3")])
 def test_without_its_data_a_run_is_told_by_the_predictions_that_it_keeps(tmp_path, kind, asked):
     """As with them, but for rows that explain; a file that holds no predictions is named."""
-    y = np.where(X[:, 0] > 0, "up", "down") if kind == "words" else X[:, 0] ** 2
+    labels = {"words": ("up", "down"), "fractions": (1 / 3, 2 / 3)}.get(kind)
+    y = np.where(X[:, 0] > 0, *labels) if labels else X[:, 0] ** 2
     np.savez(data := tmp_path / "data.npz", X=X, y=y)
-    run = train_beside(tmp_path, "run", data, *(asked or "--centers 40").split())
+    run = train_beside(tmp_path, "run", data, "--centers", "40", *asked.split())
     with data.open("rb") as stream:
         X_of_file, y_of_file = (np.load(stream)[name] for name in ("X", "y"))
     found, model = pandas.read_csv(run / "predictions.csv"), load_model(run / "model")
     assert len(found) == report_of(run)["n_test"] == 40
     decision = model.decision_function(model.features_of(X_of_file[found["row"]]))
     np.testing.assert_allclose(found.filter(like="decision"), decision, rtol=1e-4, atol=1e-5)
-    if kind == "words":
+    if labels:
         np.testing.assert_array_equal(found["truth"], y_of_file[found["row"]])
         assert np.count_nonzero(found["truth"] != found["label"]) == report_of(run)["n_errors"]
     else:
@@ -335,11 +336,7 @@ def test_without_its_data_a_run_is_told_by_the_predictions_that_it_keeps(tmp_pat
     data.rename(tmp_path / "away.npz")
     without = page_of(run, tmp_path / "page.html")
     for titles in (texts(with_data, "title"), texts(without, "title")):
-        title = (
-            "share of the class at or above against share of other rows"
-            if kind == "words"
-            else "prediction against truth"
-        )
+        title = "share of the class at or above against share of other rows" if labels else "prediction against truth"
         assert any(one.startswith(title) for one in titles)
     circles = [len([*page.iter("circle")]) for page in (with_data, without)]
     assert circles[0] == circles[1]
