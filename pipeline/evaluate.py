@@ -10,7 +10,7 @@ from typing import Any
 
 from features.cell_text import counted
 from pipeline.config.command_line import add_data_options, command_parser
-from pipeline.reporting.run_facts import class_lines, limit_words, probability_words
+from pipeline.reporting.run_facts import class_lines, coverage_words, limit_words, probability_words, ranking_words
 from pipeline.runtime import stopping
 from pipeline.runtime.console import answered
 
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
     parser = command_parser(
         "evaluate",
-        "Test error, confusion matrix, recall and precision of each class; mean squared error for a regression.",
+        "Test error, confusion matrix, recall and precision of classes, ROC AUC; mean squared error of a regression.",
         "Without DATA: the test part of the run's own data. Exit codes: 0 done, 2 usage, 65 bad data or a "
         "damaged model, 66 missing input, 69 unavailable, 75 stopped, 78 the data of the run have changed.",
     )
@@ -82,8 +82,9 @@ def table(result: dict[str, Any]) -> list[str]:
     else:
         lines += _confusion_table(result["labels"], result["confusion"])
         lines.append(f"error: {100 * result['error_rate']:.2f} % ({result['n_errors']} of {result['n_rows']})")
-        lines += class_lines(result, few=False)
+        lines += [*class_lines(result, few=False), *ranking_words(result)]
         lines += [probability_words(result["probabilities"])] if result["probabilities"] else []
+    lines += [coverage_words(result["coverage"], result["task"])] if result["coverage"] else []
     return [*lines, f"{result['seconds']:.2f} s, {result['rows_per_second']:.0f} rows/s"]
 
 

@@ -3,9 +3,10 @@
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from features.cell_text import counted
 from features.errors import UsageError
@@ -17,6 +18,9 @@ from pipeline.runtime.console import Console, answered
 from storage.errors import CannotWriteError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
+    from numpy.typing import NDArray
+
+    from pipeline.prediction.trained_model import Explained
     from storage.output_files import Write
 
 EPILOG = """\
@@ -26,7 +30,11 @@ folder in IDX layout, a folder of pictures, or pictures one by one. A named data
 their test part (--part); all else is taken whole. Images (n, H, W) and flat rows (n, H*W) do.
 
 Files have the columns row, label, and decision, or decision_CLASS for each class; of pictures also
-file, their names. --probabilities adds columns probability_CLASS.
+file, their names. --probabilities adds columns probability_CLASS. --explain 3 adds for each of the three centers that
+speak most for the prediction center_1, its training row (or file), and where MODEL is a run with its data
+center_1_label; and center_1_share, its part of the absolute values that all centers add.
+--interval 0.9 adds lower and upper of a number, --labels 0.95 set_CLASS, 1 for the labels in the set and 0 for others:
+of new rows like the training rows, at least that share lies between the bounds, or has its label in the set.
 Exit codes: 0 done, 2 usage, 65 bad data or a damaged model, 66 missing input, 69 unavailable, 73 cannot create,
 75 stopped."""
 
@@ -37,18 +45,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", type=Path, metavar="MODEL", help="model folder, or folder of a run")
     parser.add_argument("data", metavar="DATA", nargs="+", help="what to predict, see below")
     parser.add_argument("--out", required=True, metavar="F", help=".csv or .parquet; - is csv on standard output")
+    level: dict[str, Any] = {"type": float, "metavar": "LEVEL"}
+    parser.add_argument("--interval", **level, help="write bounds of numbers that hold this share of new rows: 0.9")
+    parser.add_argument("--labels", **level, help="write sets of labels that hold this share of new rows: 0.95")
     parser.add_argument("--probabilities", action="store_true", help="write the probability of each class too")
+    parser.add_argument("--explain", type=int, metavar="N", help="name the N centers that speak most for it")
     parser.add_argument("--force", action="store_true", help="replace F where it exists")
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors and warnings only")
     add_data_options(parser)
     return answered(lambda: _predict(parser.parse_args(argv)))
 
 
+def _why(explained: "Explained", of_centers: Mapping[str, "NDArray[Any]"]) -> list["NDArray[Any]"]:
+    """Return the columns that explain a block: of each center what is told of it, and its share."""
+    pairs = zip(explained.centers.T, explained.shares.T, strict=True)
+    return [column for centers, shares in pairs for column in (*(of[centers] for of in of_centers.values()), shares)]
+
+
 @stopping.listening()
 def _predict(arguments: argparse.Namespace) -> None:
     # Bring numpy and numba, which --help does without.
+    import numpy as np
+
     from features.input_files import is_table, table_files
-    from pipeline.prediction.predictor import ExampleRequest, load_predictor, open_examples, predictions, warnings_of
+    from pipeline.prediction import predictor as prediction
     from storage.output_files import SUFFIXES, check_output, csv_writer, writing  # numpy
 
     out = None if arguments.out == "-" else Path(arguments.out)
@@ -64,33 +84,52 @@ def _predict(arguments: argparse.Namespace) -> None:
         if not out.parent.is_dir():
             raise CannotWriteError(f"{out}: there is no folder {out.parent}; make it, or choose another")
         check_output(out, replace=arguments.force)
-    predictor = load_predictor(arguments.model)
+    predictor = prediction.load_predictor(arguments.model)
     model = predictor.model
-    classes = model.probability_names() if arguments.probabilities else ()
+    made: list[tuple[Sequence[str], Callable[..., Any]]] = [(model.decision_names(), lambda decision: decision)]
+    if arguments.probabilities:
+        made.append((model.probability_names(), model.probabilities_of))
+    if arguments.interval is not None:
+        made.append((("lower", "upper"), partial(model.intervals_of, level=arguments.interval)))
+    if arguments.labels is not None:
+        sets = [f"set_{label}" for label in model.labels]
+        made.append((sets, partial(model.sets_of, level=arguments.labels)))
+    for _, of_decision in made:  # which refuse what the model does not support, before anything is written
+        of_decision(np.empty((0, len(model.intercept))))
+    if arguments.explain is not None and arguments.explain < 1:
+        raise UsageError(f"--explain {arguments.explain}: must be above 0")
+    n_explained = min(arguments.explain or 0, model.n_centers)
+    of_centers = prediction.centers_told(predictor) if n_explained else {}
+    others = {
+        f"center_{k + 1}{kind}": values.dtype
+        for k in range(n_explained)
+        for kind, values in {**of_centers, "_share": model.weights}.items()
+    }
     first, *more = arguments.data
-    asked = ExampleRequest(first, False, tuple(more), arguments.part, arguments.target, dict(arguments.set))
-    examples = open_examples(asked, predictor)
-    names, started, n_far, n_at_limit = (*model.decision_names(), *classes), time.perf_counter(), 0, 0
+    asked = prediction.ExampleRequest(first, False, tuple(more), arguments.part, arguments.target, dict(arguments.set))
+    examples = prediction.open_examples(asked, predictor)
+    names, started, n_far, n_at_limit = [name for names, _ in made for name in names], time.perf_counter(), 0, 0
 
     def write_all(write: "Write") -> None:
         nonlocal n_far, n_at_limit
-        for block in predictions(model, examples):
+        for block in prediction.predictions(model, examples, n_explained):
             if out is None and isinstance(sys.stdout, Console) and sys.stdout.lost:  # the reader has seen enough
                 return
-            more = [model.probabilities_of(block.decision)] if classes else []
-            write(model.labels_of(block.decision), block.decision, *more)
+            values = [of_decision(block.decision) for _, of_decision in made]
+            why = [] if block.explained is None else _why(block.explained, of_centers)
+            write(model.labels_of(block.decision), *values, others=why)
             n_far, n_at_limit = n_far + block.n_far, n_at_limit + block.n_at_limit
 
     files, regression = examples.file_names, model.task == "regression"
     if out is None:
-        write_all(csv_writer(sys.stdout.write, names, files, regression=regression))
+        write_all(csv_writer(sys.stdout.write, [*names, *others], files, regression=regression))
     else:
         form = examples.n_rows, model.label_dtype(), files
-        file = writing(out, names, *form, regression=regression, replace=arguments.force)
+        file = writing(out, names, *form, others=others, regression=regression, replace=arguments.force)
         with stopping.current().working(), file as write:
             write_all(write)
             stopping.check()
-    for line in warnings_of(model, examples, n_far):
+    for line in prediction.warnings_of(model, examples, n_far):
         print(f"warning: {line}", file=sys.stderr)
     seconds = time.perf_counter() - started
     part = f", {examples.part}" if examples.part else ""

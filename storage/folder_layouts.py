@@ -40,6 +40,7 @@ class RunLayout:
     model = _Path("model")  # the folder of the model, which has one file
     log = _Path("log.jsonl")
     metrics = _Path("metrics.jsonl")  # the iteration records
+    predictions = _Path("predictions.csv")  # of the test part
     report = _Path("report.json")
     report_html = _Path("report.html")
 

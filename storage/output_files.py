@@ -8,7 +8,7 @@ import contextlib
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ from storage.zarr_arrays import chunk_rows_for
 
 SUFFIXES = (".csv", ".parquet")
 
-# Takes the next labels (rows,), their decision values (rows, T) f8 and, where wanted, probabilities (rows, K) f8.
+# Takes the next labels (rows,), their decision values (rows, T) f8 and, where wanted, probabilities (rows, K) f8; as
+# `others` the values (rows,) of the other columns.
 Write = Callable[..., None]
+NO_OTHERS: Mapping[str, np.dtype[Any]] = {}
 
 
 def check_output(path: Path, *, replace: bool) -> None:
@@ -44,19 +46,22 @@ def writing(
     label_dtype: np.dtype[Any],
     files: NDArray[Any] | None = None,
     *,
+    others: Mapping[str, np.dtype[Any]] = NO_OTHERS,
     regression: bool = False,
     replace: bool = False,
 ) -> Iterator[Write]:
     """Yield the function that takes the next rows of predictions, see `Write`.
 
     .csv: see `csv_writer`. .parquet: the columns of the .csv, row i8, label i8, f8, bool or string as `label_dtype`
-    says, file a string, and the others f8, in groups that suit `n_rows`. Raises CannotWriteError naming path and cause.
+    says, file a string, those of `names` f8, and `others` as their dtypes say, in groups that suit `n_rows`. Raises
+    CannotWriteError naming path and cause.
     """
     with disk.replacing(path, replace=replace) as stream:
         if path.suffix == ".csv":
-            yield csv_writer(lambda text: stream.write(text.encode()), names, files, regression=regression)
+            columns = [*names, *others]
+            yield csv_writer(lambda text: stream.write(text.encode()), columns, files, regression=regression)
             return
-        with _parquet_writer(stream, names, n_rows, label_dtype, files) as write:
+        with _parquet_writer(stream, names, n_rows, label_dtype, files, others) as write:
             yield write
 
 
@@ -65,26 +70,27 @@ def csv_writer(
 ) -> Write:
     """Emit the header line of a csv, and return a function that emits predictions as lines.
 
-    Columns: row (from 0), file where rows are files, label, and decision values and probabilities by name; numbers in
-    the fewest digits that read back equal. The label of a regression is its decision value to 9 digits, the precision
-    of kernel values.
+    Columns: row (from 0), file where rows are files, label, and what else is given, by name; numbers in the fewest
+    digits that read back equal. The label of a regression is its decision value to 9 digits, the precision of kernel
+    values.
     """
-    emit(_csv_text([["row", *([] if files is None else ["file"]), "label", *names]]))
+    emit(csv_text([["row", *([] if files is None else ["file"]), "label", *names]]))
     start = 0
 
-    def write(label: NDArray[Any], /, *values: NDArray[np.float64]) -> None:
+    def write(label: NDArray[Any], /, *values: NDArray[np.float64], others: Sequence[NDArray[Any]] = ()) -> None:
         nonlocal start
         rows = slice(start, start + len(label))
         labels = [float(f"{value:.9g}") for value in label.tolist()] if regression else label.tolist()
         of_files = [] if files is None else [files[rows].tolist()]
         columns = [range(rows.start, rows.stop), *of_files, labels, *np.hstack(values).T.tolist()]
-        emit(_csv_text(zip(*columns, strict=True)))
+        emit(csv_text(zip(*columns, *(column.tolist() for column in others), strict=True)))
         start = rows.stop
 
     return write
 
 
-def _csv_text(rows: Iterable[Iterable[object]]) -> str:
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows of cells as the lines of a csv."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
@@ -92,15 +98,23 @@ def _csv_text(rows: Iterable[Iterable[object]]) -> str:
 
 @contextlib.contextmanager
 def _parquet_writer(
-    stream: io.RawIOBase, names: Sequence[str], n_rows: int, label_dtype: np.dtype[Any], files: NDArray[Any] | None
+    stream: io.RawIOBase,
+    names: Sequence[str],
+    n_rows: int,
+    label_dtype: np.dtype[Any],
+    files: NDArray[Any] | None,
+    others: Mapping[str, np.dtype[Any]],
 ) -> Iterator[Write]:
     import pyarrow  # takes 0.1 s, and other files need none
     from pyarrow.parquet import ParquetWriter
 
-    of_label = pyarrow.string() if label_dtype.kind == "U" else pyarrow.from_numpy_dtype(label_dtype)
+    def type_of(dtype: np.dtype[Any]) -> Any:
+        return pyarrow.string() if dtype.kind == "U" else pyarrow.from_numpy_dtype(dtype)
+
     values = [(name, pyarrow.float64()) for name in names]
+    values += [(name, type_of(dtype)) for name, dtype in others.items()]
     of_file = [] if files is None else [("file", pyarrow.string())]
-    schema = pyarrow.schema([("row", pyarrow.int64()), *of_file, ("label", of_label), *values])
+    schema = pyarrow.schema([("row", pyarrow.int64()), *of_file, ("label", type_of(label_dtype)), *values])
 
     # What the footer says of a group, 2 kB for each column, stays in memory until the end. A group of at least 8√n of n
     # rows keeps both small where columns are many. Dictionaries and bounds of distinct numbers are of no use.
@@ -115,11 +129,11 @@ def _parquet_writer(
             writer.write_table(pyarrow.concat_tables(waiting))
             waiting.clear()
 
-        def write(label: NDArray[Any], /, *values: NDArray[np.float64]) -> None:
+        def write(label: NDArray[Any], /, *values: NDArray[np.float64], others: Sequence[NDArray[Any]] = ()) -> None:
             nonlocal start
             rows = slice(start, start + len(label))
             names_of = [] if files is None else [files[rows].tolist()]
-            columns = [np.arange(rows.start, rows.stop), *names_of, label, *np.hstack(values).T]
+            columns = [np.arange(rows.start, rows.stop), *names_of, label, *np.hstack(values).T, *others]
             waiting.append(pyarrow.Table.from_arrays([*map(pyarrow.array, columns)], schema=schema))
             start = rows.stop
             if sum(map(len, waiting)) >= size:

@@ -63,8 +63,8 @@ from pipeline.fit.row_blocks import RunSize
 from pipeline.fit.solves import REACHED
 from pipeline.fit.statistics import statistics_needs
 from pipeline.fit.workspace import FinalWeights, Workspace
-from pipeline.prediction.predictor import Predictor
-from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.prediction.predictor import examples_in_memory, predictions
+from pipeline.prediction.trained_model import Explained, SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.runtime.row_pass import Workers
@@ -388,20 +388,37 @@ def _store(machine: Any, work: Workspace, model: SparseKernelModel, given: Any, 
 
 def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
     """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
+    decisions = [decision for decision, _ in _decided(machine, X)]
+    return np.concatenate(decisions) if decisions else np.empty((0, len(machine._model.intercept)))
+
+
+def explanations_of(machine: Any, X: Any, n: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return training rows (rows, n) of the centers that explain rows X, and what each adds. Raises ValueError."""
+    if not isinstance(n, Integral) or n < 1:
+        raise ValueError(f"n must be a whole number above 0; found {n!r}")
+    found = [explained for _, explained in _decided(machine, X, int(n)) if explained is not None]
+    centers, added, _ = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    return machine.center_index_[centers], added
+
+
+def _decided(machine: Any, X: Any, n_explained: int = 0) -> Iterator[tuple[NDArray[np.floating], Explained | None]]:
+    """Yield the outputs (rows, T) of blocks of rows X (n, d), and so many centers that explain each."""
     check_is_fitted(machine, "centers_")
     with as_value_error():
         if (images := _images(X)) is not None or len(machine._model.input_shape) > 1:
-            return Predictor(model_of(machine)).decision_function(X if images is None else images)
+            model = model_of(machine)
+            examples = examples_in_memory(X if images is None else images, model)
+            yield from ((block.decision, block.explained) for block in predictions(model, examples, n_explained))
+            return
         X = _numbers(machine, X, reset=False)
         model = replace(machine._model)  # whose kernel goes when all is predicted, and not with a pickle of the machine
         rows = _seen(X, model.standardisation, model.feature_scales)
-        decision: NDArray[np.floating] = np.empty((len(X), len(model.intercept)), X.dtype)
         row_bytes = 24 * X.shape[1] + 20 * model.n_centers  # features as read, standardised and scaled; kernel values
         block = int(np.clip(BLOCK_BYTES // row_bytes, LEAST_BLOCK_ROWS, MOST_BLOCK_ROWS))
         for start in range(0, len(X), block):
             part = rows[start : start + block].astype(machine._dtype, copy=False)
-            decision[start : start + block] = model.decision_function(part)
-        return decision
+            decision, _, explained = model.decide(part, n_explained)
+            yield decision.astype(X.dtype, copy=False), explained
 
 
 def model_of(machine: Any) -> SparseKernelModel:

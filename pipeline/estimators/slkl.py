@@ -73,6 +73,17 @@ class KernelMachine(BaseEstimator):
 
         return decision_of(self, X)
 
+    def explain(self, X: Any, n: int = 3) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the centers that speak most for the predictions of rows X: which rows they were, and what each adds.
+
+        Both are (rows of X, n), with n at most the number of centers: rows of the X of `fit`, as in `center_index_`,
+        and what each adds to the decision value of the predicted label, the largest first, or to the predicted number,
+        the largest in absolute value first. All centers and the intercept add up to it. Raises ValueError.
+        """
+        from pipeline.estimators.machine_fit import explanations_of  # slow to import
+
+        return explanations_of(self, X, n)
+
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
         """The share of each column of X in squared distances, (n_features,), after a fit with learned scales."""
@@ -245,6 +256,18 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         """Return f(x) (n,) of rows X (n, n_features): float32 for float32 rows, else float64. Raises ValueError."""
         return self._decision(X)[:, 0]
 
+    def predict_interval(self, X: Any, level: float = 0.9) -> NDArray[np.float64]:
+        """Return bounds (n, 2) of rows X (n, n_features): new rows like those of the fit lie in theirs at a level.
+
+        Of such rows, or of groups where the fit had these, at least that share (mathematics.md, eq. 100). Raises
+        ValueError where no rows were held out, where weights have seen them, and where these are too few.
+        """
+        from pipeline.estimators.machine_fit import as_value_error  # slow to import
+
+        decision = np.asarray(self._decision(X), np.float64)
+        with as_value_error():
+            return self._model.intervals_of(decision, level)
+
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Return R² on rows X and targets y (n,), as scikit-learn does; a target behind a mask is missing."""
         return float(super().score(X, unmasked(y), unmasked(sample_weight)))
@@ -316,6 +339,17 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         """Return the probability of each class (n, n_classes) for rows X (n, n_features) (mathematics.md, eq. 76)."""
         decision = self._decision(X)  # which says so where nothing is fitted
         return self._model.probabilities_of(decision)
+
+    def predict_set(self, X: Any, level: float = 0.95) -> NDArray[np.bool_]:
+        """Return which labels (n, n_classes) are in the sets of rows X (n, n_features), the likeliest in any case.
+
+        The sets of new rows like those of the fit hold their label at a level, see `SLKLRegressor.predict_interval`.
+        """
+        from pipeline.estimators.machine_fit import as_value_error  # slow to import
+
+        decision = self._decision(X)
+        with as_value_error():
+            return self._model.sets_of(decision, level)
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:

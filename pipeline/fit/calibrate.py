@@ -1,4 +1,4 @@
-"""The calibration of the probabilities, from rows that weights were not fitted to: those of fitted rows are too sure.
+"""How sure a model is: probabilities and quantiles, from rows that weights were not fitted to, which are too sure.
 
 Weights of the fit rows are tried on the held-out rows; where these are few, the fit rows join with values of fits
 without their unit (their group, their image, or rows equal to them), and where weights have seen all rows, all have
@@ -13,19 +13,22 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from pipeline.datasets.feature_rows import open_features
-from pipeline.fit.held_out import held_out_decisions, kept_share
+from pipeline.fit.held_out import held_out_decisions
 from pipeline.fit.row_blocks import RowTask
 from pipeline.fit.target_facts import read_labels
 from pipeline.fit.workspace import FOLD_ROWS, Workspace
-from pipeline.prediction.scores import Calibration, by_class
+from pipeline.prediction.conformal import conformal_of
+from pipeline.prediction.ranking import kept_share
+from pipeline.prediction.scores import Calibration, by_class, probabilities
 from pipeline.runtime import stopping
 from pipeline.solvers.candidate_budget import LEFT_OUT_ROWS
+from pipeline.solvers.held_out_losses import clipped
 from pipeline.solvers.ridge import CalibrationWeights, LabelledColumns, LabelledValues, left_out, support_fit
 from pipeline.work.events import SOLVE
 
 FEW_HELD_OUT = 50  # of weights that have seen all rows: below it, all rows by least squares without them tell more
 BATCH_ROWS = 512  # that are left out at once: whole units, one more at most
-TEMPERATURE, WORDS = "temperature", "temperature of the probabilities"
+TEMPERATURE, WORDS = "temperature", "errors of rows that were held out"
 
 # Decision values are fitted to -1 and 1: a temperature of 32 leaves nothing of them, one of 2^-15 is sure of a class.
 INVERSE_TEMPERATURES = np.array([2.0**-5, 2.0**15])
@@ -36,30 +39,44 @@ CHANCE = 2.0  # what the log loss of all rows falls by where a number more tells
 Values = NDArray[np.float64]
 
 
-def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, Any] | None:
-    """Return the fields of a calibration, the number of rows it is from, and whether the weights have seen them."""
-    if work.shape.task == "regression" or not work.config.statistics.hold_out:
-        return None
-    n_held_out, fit = work.facts.n_held_out, tried.fit
-    few = work.facts.leaves_out
+def calibrate(work: Workspace, tried: CalibrationWeights) -> dict[str, Any]:
+    """Return how sure a model is, None for what does not apply: `temperature`, `conformal`.
+
+    The fields of a calibration, the number of rows it is from, and whether the weights have seen them; of quantiles.
+    """
+    nothing, of_classes = dict.fromkeys(("temperature", "conformal")), work.shape.task != "regression"
+    if not work.config.statistics.hold_out:
+        return nothing
+    facts, fit, n_held_out = work.facts, tried.fit, work.facts.n_held_out
+    unseen: slice | NDArray[np.bool_] = slice(None)  # by the choice of scales and centers as well
+    few = of_classes and facts.leaves_out
     if few and tried.everything and len(tried.weights.columns) and n_held_out < FEW_HELD_OUT:
         fit = support_fit(tried.everything, intercept=work.intercept)
     if FOLD_ROWS[0] in work.choices:
-        decision, truth, weights, different = (work.choices[name] for name in FOLD_ROWS)
+        decision, truth, weights, groups, different = (work.choices[name] for name in FOLD_ROWS)
         n_rows, seen = int(different), False
     elif few and fit:
         with work.events.status(SOLVE, WORDS):
-            (decision, truth, weights), n_rows = left_out(fit, _batches(work.row_task, tried))
-        seen = False
+            (decision, truth, weights), groups, unseen = left_out(fit, _batches(work.row_task, tried))
+        n_rows, seen = len(np.unique(groups)), False
     else:
-        decision, truth, weights = held_out_decisions(work, work.row_task, tried, SOLVE, TEMPERATURE, WORDS)
+        decision, truth, weights, groups = held_out_decisions(work, work.row_task, tried, SOLVE, TEMPERATURE, WORDS)
         n_rows, seen = n_held_out, tried.everything is not None
+        truth = truth if of_classes else facts.encoded(truth, work.shape)[:, 0]
     if not n_rows:
-        return None
-    factors = np.array(work.facts.class_factors or work.given_factors or np.ones(len(work.shape.classes)))
-    factors[factors == 0.0] = 1.0  # of a class without rows
-    found = best_calibration((decision, truth, weights / factors[truth]), n_rows, np.log(factors[0] / factors))
-    return vars(found) | {"n_rows": n_rows, "seen": seen}
+        return nothing
+    if of_classes:
+        factors = np.array(facts.class_factors or work.given_factors or np.ones(len(work.shape.classes)))
+        factors[factors == 0.0] = 1.0  # of a class without rows
+        weights = weights / factors[truth]
+        found = best_calibration((decision, truth, weights), n_rows, np.log(factors[0] / factors))
+        temperature = vars(found) | {"n_rows": n_rows, "seen": seen}
+        scores = 1.0 - probabilities(decision, found)[np.arange(len(truth)), truth]
+    else:
+        temperature, scores = None, np.abs(clipped(decision[:, 0], facts.limits) - truth)
+    counted = scores[unseen], weights[unseen], groups[unseen]
+    conformal = None if tried.everything is not None or not len(counted[0]) else conformal_of(*counted)
+    return {"temperature": temperature, "conformal": conformal and vars(conformal)}
 
 
 def best_calibration(rows: LabelledValues, n_rows: int, offsets: Values) -> Calibration:

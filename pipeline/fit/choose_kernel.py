@@ -124,13 +124,13 @@ def _first(kernel: type[Kernel], sample: Sample, sigma2: float | str | None) -> 
 
 
 def _of_folds(sample: Sample, found: Trial) -> Arrays:
-    """Return what folds of all rows tell of a fit: RIDGE_ERRORS; of classes also rows that calibrate it, FOLD_ROWS."""
+    """Return what folds of all rows tell of a fit: RIDGE_ERRORS; and rows that calibrate it, FOLD_ROWS."""
     rows = sample.part(sample.by_fold)
     assert found.ridges is not None
     assert found.held_out is not None
-    if not sample.of_classes:
-        return {RIDGE_ERRORS: found.ridges}
-    calibrating = found.held_out, rows.truth, rows.counts, np.array(sample.n_held_out)
+    assert rows.groups is not None
+    truth = rows.truth if sample.of_classes else rows.targets[:, 0]
+    calibrating = found.held_out, truth, rows.counts, rows.groups, np.array(sample.n_held_out)
     return {RIDGE_ERRORS: found.ridges} | dict(zip(FOLD_ROWS, calibrating, strict=True))
 
 
@@ -198,6 +198,7 @@ def read_sample(work: Workspace, points: NDArray[np.int64], labels: Labels, fact
     weights = facts.weights(y, None if labels.weights is None else labels.weights[rows])
     arrays = {
         "X": store.X[rows],
+        "groups": groups,
         "targets": facts.encoded(y, work.shape),
         "folds": folds[rows],
         "points": store.X[points],

@@ -5,7 +5,7 @@
 2. `accumulate_statistics`: the Gram matrix of the candidates' columns, and what goes with it; of a fit by a budget as
    many columns as lower the held-out error (`grow_candidates`).
 3. `find_weights`: a greedy selection (`select_centers`), or solves at a penalty or along a path, or least squares
-   (`solve_weights`); moved centers (`move_centers`); the temperature of the probabilities (`find_temperature`).
+   (`solve_weights`); moved centers (`move_centers`); how sure the model is (`calibrate`).
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from features.row_draws import RowKeys
 from pipeline.config.train_config import NO_PENALTY
 from pipeline.datasets.feature_rows import open_features
-from pipeline.fit.calibrate import CALIBRATION_BYTES, find_temperature, n_calibrating
+from pipeline.fit.calibrate import CALIBRATION_BYTES, calibrate, n_calibrating
 from pipeline.fit.choose_kernel import PASS, choose_kernel
 from pipeline.fit.filled_settings import grows, is_in_rounds
 from pipeline.fit.grow_candidates import grow_candidates
@@ -118,7 +118,7 @@ def find_weights(work: Workspace) -> FinalWeights:
             final,
             intercept=final.intercept + mean,
             penalised_intercept=final.penalised_intercept + mean,
-            summary=final.summary | {"temperature": find_temperature(work, tried)},
+            summary=final.summary | calibrate(work, tried),
         )
         work.store.put(FINAL, final.arrays())
         work.store.drop(f"checkpoints/{MOVES}")
@@ -134,7 +134,7 @@ def solving_needs(run: RunSize) -> Needs:
     config, shape, m = run.config, run.shape, run.n_columns
     solver, gram, n, n_outputs = config.solver, 8 * m**2, shape.n_train, shape.n_outputs
     moves, scoring, pieces = moves_needs(run), 0, n_outputs
-    calibrates = shape.task != "regression" and config.statistics.hold_out > 0
+    calibrates = config.statistics.hold_out > 0
     if calibrates or (solver.penalty == "auto" and not solver.selects):
         scoring = memory_of(row_grid("train", n, m), run)
     if calibrates:

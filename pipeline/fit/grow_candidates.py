@@ -169,7 +169,7 @@ class _Growth:
         )
         task = replace(self._work.row_task, sigma2=self.sigma2)
         name = f"{STATISTICS}/held-out"
-        decision, truth, counts = held_out_decisions(
+        decision, truth, counts, _ = held_out_decisions(
             self._work, task, CalibrationWeights(every), STATISTICS, name, "held-out rows"
         )
         self._work.store.drop(f"passes/{name}")

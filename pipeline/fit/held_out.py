@@ -2,32 +2,32 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from features.row_draws import draw_sample
 from pipeline.fit.row_blocks import RowBlock, RowTask, block_pass, row_grid
 from pipeline.fit.workspace import Workspace
 from pipeline.kernels.exact_sums import ForEach
+from pipeline.prediction.ranking import kept_rows, kept_share
 from pipeline.runtime.row_pass import AddPiece, BlockValues
-from pipeline.solvers.ridge import CalibrationWeights, LabelledValues
+from pipeline.solvers.ridge import CalibrationWeights, Values
 from storage.arrays import Arrays, Stored
 
-MOST_KEPT = 2**21  # values, 16 MiB, that are kept of all rows
-NAMES = ("decision", "truth", "weights")
+NAMES = ("decision", "truth", "weights", "groups")
 # Makes values of the held-out rows of a block and of their decision values (rows, T).
 ValuesOf = Callable[[RowTask, RowBlock, NDArray[np.float64]], Arrays]
 
 
 def held_out_decisions(
     work: Workspace, task: RowTask, tried: CalibrationWeights, stage: str, name: str, words: str
-) -> LabelledValues:
-    """Return decision values (n, T) of the held-out rows, of many some, their targets as stored and weights (n,)."""
+) -> tuple[Values, NDArray[Any], Values, NDArray[np.uint64]]:
+    """Return decision values (n, T) of the held-out rows, of many some, targets as stored, weights and groups (n,)."""
     arrays: Arrays = vars(tried.weights) | ({} if tried.points is None else {"points": tried.points})
     found = held_out_pass(work, task, arrays, _some_of, stage, name, words)
-    decision, truth, weights = map(found.in_order, NAMES)
-    return decision, truth, weights
+    decision, truth, weights, groups = map(found.in_order, NAMES)
+    return decision, truth, weights, groups
 
 
 def held_out_pass(
@@ -42,16 +42,10 @@ def held_out_pass(
     )
 
 
-def kept_share(n_rows: int, n_outputs: int) -> float:
-    """Return the share of rows that are kept: all, if their numbers are at most MOST_KEPT."""
-    return min(1.0, MOST_KEPT / (n_rows * (n_outputs + 2)))
-
-
 def _some_of(rows: RowTask, block: RowBlock, decision: NDArray[np.float64]) -> Arrays:
     share = kept_share(rows.shape.n_train, rows.shape.n_outputs)  # the same rows, however many outputs are tried
-    # Drawn by their numbers, and not every other one: classes may take turns.
-    kept = draw_sample(0, share, np.arange(block.start, block.start + len(decision), dtype=np.uint64))
-    return dict(zip(NAMES, (decision[kept], block.y[kept], block.counts[kept]), strict=True))
+    kept = kept_rows(share, block.start, len(decision))
+    return dict(zip(NAMES, (decision[kept], *(of[kept] for of in (block.y, block.counts, block.groups))), strict=True))
 
 
 def _block(rows: RowTask, given: Stored, values: ValuesOf) -> AddPiece[BlockValues]:

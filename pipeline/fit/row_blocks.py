@@ -38,6 +38,7 @@ class RowBlock(NamedTuple):
     X: NDArray[np.floating]  # (rows, d)
     y: NDArray[Any]  # (rows,), labels as stored
     targets: NDArray[np.float64]  # (rows, T), those of `TargetFacts.encoded`
+    groups: NDArray[np.uint64]  # (rows,), of training rows, equal for those that are held out together
     held_out: NDArray[np.bool_]  # (rows,)
     weights: NDArray[np.float64] | None  # (rows,), of training rows with the factors of the classes; None: 1 each
 
@@ -240,7 +241,7 @@ def stream_blocks(
     store, rows = open_features(task.sample or task.features, grid.part), grid.rows(blocks)
     X = store.X[rows] if features == "all" else None
     y, weights = store.y[rows], some_of(store.weights, rows)
-    held_out = np.zeros(len(y), bool)
+    held_out, groups = np.zeros(len(y), bool), np.zeros(len(y), np.uint64)
     if grid.part == "train":
         weights, (_, groups) = task.facts.weights(y, weights), store.keys_of(rows.start, rows.stop)
         held_out = draw_held_out(task.seed, task.facts.held_out_limit, groups)
@@ -249,7 +250,7 @@ def stream_blocks(
         if features == "held-out":
             X[held_out] = store.X[rows.start + np.flatnonzero(held_out)]
     targets = task.facts.encoded(y, task.shape)
-    whole = RowBlock(0, rows.start, X, y, targets, held_out, weights)
+    whole = RowBlock(0, rows.start, X, y, targets, groups, held_out, weights)
     for number in blocks:
         stopping.check()
         block = grid.rows(range(number, number + 1))

@@ -24,8 +24,9 @@ from storage.arrays import Arrays, as_json, from_json
 from storage.folder_layouts import FeatureLayout, RunLayout
 
 FINAL, SUMMARY = "solutions/final.npz", "summary"
-# With the candidates of few rows: decision values by folds, classes, weights, and how many rows differ.
-FOLD_ROWS = ("fold_decision", "fold_truth", "fold_weights", "fold_n_rows")
+# With the candidates of few rows: decision values by folds, classes or encoded targets, weights, groups, and how many
+# rows differ.
+FOLD_ROWS = ("fold_decision", "fold_truth", "fold_weights", "fold_groups", "fold_n_rows")
 
 
 @dataclass(frozen=True)

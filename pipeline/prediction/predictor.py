@@ -5,7 +5,7 @@ Blocks are the same for every kind of data, since the last bits of float32 produ
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -39,8 +39,9 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_rows import describe, request_of, source_spec
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
+from pipeline.prediction.ranking import NO_RANKING, kept_rows, kept_share, ranking_numbers
 from pipeline.prediction.scores import Sums, add_sums, score_numbers, score_sums
-from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel, load_model
+from pipeline.prediction.trained_model import FAR_VALUE, Explained, SparseKernelModel, load_model
 from pipeline.runtime import run_folder, stopping
 from storage.errors import UnavailableStoreError
 from storage.folder_layouts import MODEL_NAME, RunLayout
@@ -116,6 +117,23 @@ class Predictor:
         """Return the probability of each class (rows, classes); ConfigError where the model has none."""
         self.model.probability_names()
         return self.model.probabilities_of(self.decision_function(X))
+
+
+def centers_told(predictor: Predictor) -> dict[str, NDArray[Any]]:
+    """Return what people call the centers, (m,): files, or rows of the data as given; and `_label`: labels or targets.
+
+    Of a model without its run only "", their rows in the training part. Raises ConfigError where the centers have
+    moved, and what `open_examples` raises of the data of the run.
+    """
+    index = predictor.model.center_index
+    if (index < 0).any():
+        raise ConfigError("--explain: the centers of the model were moved, and are no training rows any more")
+    if predictor.config is None:
+        return {"": index}
+    (piece,) = open_examples(ExampleRequest(None, labelled=True, part="train"), predictor).pieces
+    numbers = index if piece.numbers is None else np.asarray(piece.numbers)[index]
+    names = numbers if piece.names is None else np.array(piece.names[index].tolist())
+    return {"": names, "_label": np.asarray(piece.y[index])}
 
 
 def load_predictor(path: Path) -> Predictor:
@@ -369,6 +387,7 @@ class Predicted:
     n_far: int = 0  # rows far from every center
     n_at_limit: int = 0  # predictions of a number at a limit
     weights: NDArray[np.float64] | None = None  # (rows,): how much each counts; None: 1 each
+    explained: Explained | None = None  # where it was asked for
 
 
 def block_rows_for(model: SparseKernelModel) -> int:
@@ -379,8 +398,8 @@ def block_rows_for(model: SparseKernelModel) -> int:
     return max(1, min(BLOCK_BYTES // row_bytes, MOST_BLOCK_ROWS))
 
 
-def predictions(model: SparseKernelModel, examples: Examples) -> Iterator[Predicted]:
-    """Yield the predictions of all rows in order."""
+def predictions(model: SparseKernelModel, examples: Examples, n_explained: int = 0) -> Iterator[Predicted]:
+    """Yield the predictions of all rows in order; n_explained: how many centers explain each."""
     for piece in examples.pieces:
         for rows in row_blocks(len(piece), block_rows_for(model)):
             stopping.check()
@@ -389,27 +408,28 @@ def predictions(model: SparseKernelModel, examples: Examples) -> Iterator[Predic
                 labels, weights = some_of(piece.y, rows), some_of(piece.weights, rows)
             except OSError as error:  # named here, since whoever writes would take it for an error of its own file
                 raise UnavailableStoreError(f"{piece.name}: cannot be read ({error.strerror or error})") from error
-            decision, far = _decide(model, stored, piece.name, rows.start, are_bytes=examples.are_bytes)
+            X = features_of(model, stored, piece.name, rows.start, are_bytes=examples.are_bytes)
+            try:
+                decision, far, explained = model.decide(X, n_explained)
+            except InvalidDataError as error:
+                words = f"{piece.name}, block that starts at row {rows.start}"
+                raise InvalidDataError(f"{words}: {error}") from None
             n_far, n_at_limit = (int(np.count_nonzero(some)) for some in (far, np.isin(decision, model.limits)))
-            yield Predicted(decision, labels, piece.name, rows.start, n_far, n_at_limit, weights)
+            yield Predicted(decision, labels, piece.name, rows.start, n_far, n_at_limit, weights, explained)
     examples.check()
 
 
-def _decide(
+def features_of(
     model: SparseKernelModel, stored: NDArray[Any], name: str, start: int, *, are_bytes: bool
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return what the model decides on rows as they are stored, images or flat, as training would have read them."""
+) -> NDArray[np.floating]:
+    """Return the features (rows, d) of rows as they are stored, images or flat, as training would have read them."""
     inputs = stored.reshape(len(stored), *model.input_shape)
     inputs = inputs.astype(input_dtype(inputs), copy=False)
     check_finite(inputs, name, np.arange(start, start + len(inputs)))
     try:
-        X = model.features_of(inputs, start, are_bytes=are_bytes, name=name)
+        return model.features_of(inputs, start, are_bytes=are_bytes, name=name)
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
-    try:
-        return model.decide(X)
-    except InvalidDataError as error:
-        raise InvalidDataError(f"{name}, block that starts at row {start}: {error}") from None
 
 
 def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int) -> list[str]:
@@ -429,14 +449,21 @@ def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int) -> lis
 
 def score_examples(model: SparseKernelModel, examples: Examples) -> tuple[dict[str, Any], int]:
     """Return the `score_numbers` of a model on labelled rows, and how many rows are far from all centers."""
-    n_far, n_classes = 0, len(model.labels)
+    n_far, n_classes, n_rows, kept = 0, len(model.labels), 0, list[Sequence[NDArray[Any]]]()
+    share = kept_share(max(examples.n_rows, 1), len(model.intercept))
 
     def scored() -> Iterator[Sums]:
-        nonlocal n_far
+        nonlocal n_far, n_rows
         for block in predictions(model, examples):
             assert block.labels is not None
             truth = encode(block.labels, model.labels, block.name, block.piece_start)
-            yield score_sums(block.decision, truth, n_classes, model.calibration, block.weights, model.limits)
-            n_far += block.n_far
+            sums = score_sums(block.decision, truth, n_classes, model.calibration, block.weights, model.limits)
+            yield sums | model.coverage_sums(block.decision, truth, block.weights)
+            some, weights = kept_rows(share, n_rows, len(truth)), block.weights
+            s = np.ones(len(truth)) if weights is None else weights
+            kept.append((block.decision[some], truth[some], s[some]))
+            n_far, n_rows = n_far + block.n_far, n_rows + len(truth)
 
-    return score_numbers(reduce(add_sums, scored()), model.labels), n_far
+    numbers = score_numbers(reduce(add_sums, scored()), model.labels)
+    of_kept = [np.concatenate(arrays) for arrays in zip(*kept, strict=True)]
+    return numbers | (ranking_numbers(*of_kept) if n_classes else NO_RANKING), n_far

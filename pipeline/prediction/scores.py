@@ -17,6 +17,7 @@ from pipeline.solvers.held_out_losses import Limits
 Sums = dict[str, Any]  # arrays and numbers of float64 and int64 by name: those of blocks of rows add up, `add_sums`
 
 ERROR_NAMES = ("error_rate", "n_errors", "mse", "rmse", "mae", "r2", "n_at_limit")
+INTERVAL_LEVEL, SET_LEVEL = 0.9, 0.95  # of which scores tell the coverage
 N_BINS = 15  # of the largest probability, of equal width
 LEAST_LOGARITHM = -1e300  # of a probability, which is 0 long before; log losses stay finite, and so does their sum
 
@@ -155,9 +156,10 @@ def score_numbers(total: Sums, labels: tuple[object, ...]) -> dict[str, Any]:
     number of rows, recall and precision, None where there is no row of the class, or none that is predicted as it.
     Where rows have weights, they count by these.
     """
-    names = ("baseline", "by_class", "probabilities", "confusion")
+    coverage = coverage_numbers(total)
     if not labels:
-        return error_numbers(total) | dict.fromkeys(names)
+        names = ("baseline", "by_class", "probabilities", "confusion")
+        return error_numbers(total) | dict.fromkeys(names) | {"coverage": coverage}
     confusion, of_class = total["confusion"].tolist(), total["by_class"].tolist()
     most, n_rows = max(range(len(labels)), key=lambda k: of_class[k][0]), sum(rows for rows, _, _ in of_class)
     by_class = [
@@ -174,7 +176,16 @@ def score_numbers(total: Sums, labels: tuple[object, ...]) -> dict[str, Any]:
         "by_class": by_class,
         "probabilities": calibration_numbers(total) if "log_loss" in total else None,
         "confusion": confusion,
+        "coverage": coverage,
     }
+
+
+def coverage_numbers(total: Sums) -> dict[str, float] | None:
+    """Return the `level` of intervals or sets, the share of rows `reached`, and their mean `size`; or None."""
+    if "covered" not in total:
+        return None
+    reached, size = (total[name].item() / total["counted"].item() for name in ("covered", "sizes"))
+    return {"level": SET_LEVEL if "wrong" in total else INTERVAL_LEVEL, "reached": reached, "size": size}
 
 
 def error_numbers(total: Sums) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,8 @@ from features.targets import class_array, labels_from_decision
 from pipeline.datasets.feature_rows import seen
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
-from pipeline.prediction.scores import Calibration, probabilities
+from pipeline.prediction.conformal import Conformal, label_sets
+from pipeline.prediction.scores import INTERVAL_LEVEL, SET_LEVEL, Calibration, Sums, probabilities
 from pipeline.solvers.held_out_losses import Limits, clipped
 from storage.arrays import commit, load
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
@@ -34,6 +35,7 @@ from storage.folder_layouts import MODEL_NAME
 
 FORMAT_VERSION = 2
 SCALES = "feature_scales"  # an array that only models with learned scales have
+CONFORMAL = "conformal"  # an array of models with intervals or sets: how many rows tell, and the quantiles
 LARGEST_DECISION = 1e150  # squares of decision values and their sums must be float64 numbers too
 # Of decision values at some centers, by float32 kernel values, in their deviations; more takes float64. At other rows
 # it may be 1e-5.
@@ -52,6 +54,14 @@ DTYPES = {
 
 class ModelFormatError(InvalidDataError):
     """A model description or its arrays do not fit together."""
+
+
+class Explained(NamedTuple):
+    """The centers that speak most for predictions: their places in the model, what each adds, and its share of all."""
+
+    centers: NDArray[np.int64]  # (rows, n)
+    added: NDArray[np.float64]  # (rows, n)
+    shares: NDArray[np.float64]  # (rows, n): of the sum of the absolute values that all centers add
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,6 +83,7 @@ class SparseKernelModel:
     image_scale: float | None = None  # what is white in training images, which become bytes
     table_columns: Columns | None = None  # of the training table
     calibration: Calibration | None = None  # of the probabilities
+    conformal: Conformal | None = None  # quantiles of how far truths are off
     feature_scales: NDArray[np.float32] | None = None  # (d,), or the root (d, d) of a metric; centers are so scaled
     limits: Limits = ()  # the least and the largest prediction of a regression by least squares
 
@@ -135,14 +146,38 @@ class SparseKernelModel:
             columns[lost] = self._double.block(X[lost])
         return columns
 
-    def decide(self, X: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def decide(
+        self, X: NDArray[np.floating], n_explained: int = 0
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], Explained | None]:
         """Return decision values (rows, T) f8 for features X (rows, d), and which rows are far from every center.
 
         Such a row gets the intercept and next to nothing else. Of a regression the values are predictions in the units
-        of the targets, within the limits. Costs rows·m·(d + T)·2 operations.
+        of the targets, within the limits. Costs rows·m·(d + T)·2 operations. With n_explained, also so many centers
+        that speak most for each prediction.
         """
         columns = self.columns(X)
-        return self.decision_at(columns), columns.max(axis=1, initial=0.0) < FAR_VALUE
+        decision, far = self.decision_at(columns), columns.max(axis=1, initial=0.0) < FAR_VALUE
+        if not n_explained:
+            return decision, far, None
+        return decision, far, self.explained(columns, labels_from_decision(decision, self.task), n_explained)
+
+    def explained(self, columns: NDArray[np.float64], predicted: NDArray[Any], n: int) -> Explained:
+        """Return the n centers, or all there are, that speak most for what is predicted at kernel values (rows, m).
+
+        predicted (rows,): the index of a class. A center adds k(x, x_m) w_m to its decision value, of two classes
+        with the sign of the class; the largest come first. Of a regression these are the ones that move the number
+        most, up or down.
+        """
+        if self.task == "multiclass":
+            added = columns * self.weights.T[predicted]
+        else:
+            added = columns * self.weights[:, 0]
+        if self.task == "binary":
+            added *= np.where(predicted, 1.0, -1.0)[:, None]
+        sizes = np.abs(added)
+        order = np.argsort(-(sizes if self.task == "regression" else added), axis=1, kind="stable")[:, :n]
+        most = np.take_along_axis(added, order, axis=1)
+        return Explained(order, most, most / np.maximum(sizes.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny))
 
     def decision_at(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return decision values (rows, T) f8 of kernel values (rows, m) f8; of a regression within the limits."""
@@ -177,6 +212,42 @@ class SparseKernelModel:
         assert self.calibration is not None  # `probability_names` says so before
         return probabilities(decision, self.calibration)
 
+    def intervals_of(self, decision: NDArray[np.floating], level: float) -> NDArray[np.float64]:
+        """Return bounds (rows, 2) that hold the truth of new rows at a level. Raises ConfigError with the reason."""
+        if self.task != "regression":
+            raise ConfigError("no intervals: the model is of classes; ask for sets of labels")
+        return decision[:, :1] + self._quantile(level) * np.array([-1.0, 1.0])
+
+    def sets_of(self, decision: NDArray[np.floating], level: float) -> NDArray[np.bool_]:
+        """Return which labels are in the set of each row, (rows, classes), that holds the truth of new rows at a level.
+
+        Raises ConfigError with the reason.
+        """
+        self.probability_names()
+        return label_sets(self.probabilities_of(decision), self._quantile(level))
+
+    def _quantile(self, level: float) -> float:
+        if self.conformal is None:
+            fault = "the fit held no rows out, or its weights have seen them, as of a penalty without a refit"
+            raise ConfigError(f"no intervals and sets: {fault}; hold rows out, and give `solver.refit=ridge`")
+        return self.conformal.quantile(level)
+
+    def coverage_sums(
+        self, decision: NDArray[np.float64], truth: NDArray[Any], weights: NDArray[np.float64] | None
+    ) -> Sums:
+        """Return of rows with true values or classes (rows,) how many are covered, and the sum of the sizes.
+
+        Both by their weights; nothing where there is no quantile at the level.
+        """
+        if self.conformal is None or not self.conformal.allows(SET_LEVEL if self.labels else INTERVAL_LEVEL):
+            return {}
+        s = np.ones(len(truth)) if weights is None else weights
+        if self.labels:
+            sets = self.sets_of(decision, SET_LEVEL)
+            return {"covered": s @ sets[np.arange(len(truth)), truth], "sizes": s @ sets.sum(axis=1)}
+        low, high = self.intervals_of(decision, INTERVAL_LEVEL).T
+        return {"covered": s @ ((low <= truth) & (truth <= high)), "sizes": s @ (high - low)}
+
     def description(self) -> dict[str, Any]:
         """Return the JSON half of the model: what is not an array. No time, path or host."""
         kernel: dict[str, Any] = {"name": self.kernel.name, "sigma2": self.sigma2}
@@ -202,6 +273,8 @@ class SparseKernelModel:
         n_inputs = math.prod(self.input_shape)
         fitted = self.standardisation or Standardisation(np.zeros(n_inputs), np.ones(n_inputs))
         arrays |= {} if self.feature_scales is None else {SCALES: self.feature_scales}
+        if self.conformal is not None:
+            arrays[CONFORMAL] = np.array([self.conformal.n_units, *self.conformal.quantiles])
         return arrays | {"standardisation_mean": fitted.mean, "standardisation_scale": fitted.scale}
 
     @classmethod
@@ -209,7 +282,7 @@ class SparseKernelModel:
         try:
             if description["format_version"] != FORMAT_VERSION:
                 raise ModelFormatError("it was written by another version of this software; train again")
-            columns = description.get("columns")
+            columns, conformal = description.get("columns"), arrays[CONFORMAL].tolist() if CONFORMAL in arrays else None
             standardisation = Standardisation(arrays["standardisation_mean"], arrays["standardisation_scale"])
             model = cls(
                 task=description["task"],
@@ -223,10 +296,11 @@ class SparseKernelModel:
                 image_scale=description.get("image_scale"),
                 table_columns=None if columns is None else Columns.from_description(columns),
                 calibration=Calibration.of(description),
+                conformal=None if conformal is None else Conformal(conformal[0], tuple(conformal[1:])),
                 feature_scales=arrays.get(SCALES),
                 limits=tuple(description.get("limits", ())),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (LookupError, TypeError, AttributeError) as error:
             raise ModelFormatError(f"its description or arrays lack something ({error})") from None
         except (DataError, UsageError, ValueError) as error:
             raise ModelFormatError(str(error)) from None

@@ -5,6 +5,7 @@ It loads nothing from a network. What cannot be shown is named in it. Plots are 
 """
 
 import base64
+import csv
 import io
 import math
 import re
@@ -21,15 +22,24 @@ from numpy.typing import NDArray
 
 from features.open_source import PUBLISHED, cache_folder, given_folder, missing_files
 from features.rows import Rows
-from features.targets import encode, labels_from_decision
 from pipeline.config.command_line import program
 from pipeline.config.train_config import TrainConfig
-from pipeline.prediction.predictor import ExampleRequest, Predictor, load_predictor, open_examples, predictions
+from pipeline.prediction.predictor import (
+    ExampleRequest,
+    Examples,
+    Predictor,
+    features_of,
+    load_predictor,
+    open_examples,
+)
+from pipeline.prediction.ranking import roc_curve
+from pipeline.prediction.scores import by_class
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.reporting import run_facts
 from pipeline.reporting.run_facts import status, tail, tried
 from pipeline.runtime.run_folder import read_environment
 from pipeline.work.events import in_order
+from storage.errors import CorruptDataError
 from storage.files import read_plain
 from storage.folder_layouts import RunLayout
 from storage.zarr_arrays import row_blocks
@@ -46,7 +56,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 448, 12, 236  # the frame of a plot, in pixels
 MOST_POINTS = 400  # of one line; more would only make the file larger
 FEW_POINTS = 30  # which are marked, each
 MOST_LINES = 10  # of one plot, which has no more colours
-MOST_SIDE = 64  # pixels of a picture
+MOST_SIDE, LARGE_SIDE = 64, 128  # pixels of a picture
 SPREAD = 100.0  # largest over smallest value from which an axis is logarithmic unless told otherwise
 SOLVE_KEYS = {
     *("statistics", "output", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
@@ -116,13 +126,19 @@ def _records(layout: RunLayout, damaged: list[str]) -> list[dict[str, Any]]:
 
 
 def _pictures(predictor: Predictor | None, notes: list[str], damaged: list[str]) -> dict[str, Any]:
-    shown: dict[str, Any] = {"mistakes": None, "scatter": None, "centers": None}
+    shown: dict[str, Any] = dict.fromkeys(("mistakes", "scatter", "roc", "centers"))
     if predictor is None or predictor.config is None:
         return shown
-    if remedy := needs_download(predictor.config):
+    kept = tried(notes, "predictions", lambda: _kept(predictor), damaged)
+    remedy, test = needs_download(predictor.config), None
+    if remedy:
         notes.append(f"pictures and examples: {remedy}")
+    else:
+        asked = ExampleRequest(None, labelled=True, part="test")
+        test = tried(notes, "examples", lambda: open_examples(asked, predictor), damaged)
+    shown |= _mistakes(predictor, kept, test) if kept else {}
+    if test is None:
         return shown
-    shown |= tried(notes, "examples", lambda: _mistakes(predictor), damaged) or {}
     return shown | {"centers": tried(notes, "pictures of the centers", lambda: _centers(predictor), damaged)}
 
 
@@ -136,37 +152,108 @@ def needs_download(config: TrainConfig) -> str:
     return f"the data are not here: {program('train')} {config.dataset} --dry-run downloads them"
 
 
-def _mistakes(predictor: Predictor) -> dict[str, Any]:
-    """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression."""
-    data, model = open_examples(ExampleRequest(None, labelled=True, part="test"), predictor), predictor.model
-    piece, labels, blocks, scanned = data.pieces[0], model.labels, [], 0
-    for block in predictions(model, data):
-        assert block.labels is not None
-        truth = encode(block.labels, labels, block.name, block.piece_start)
-        found = labels_from_decision(block.decision, model.task)
-        excess = found - truth
-        if labels:
-            of_class = block.decision if model.task == "multiclass" else np.hstack([-block.decision, block.decision])
-            rows = np.arange(len(truth))
-            excess = of_class[rows, found] - of_class[rows, truth]
-        blocks.append((truth, found, excess))
-        scanned += len(truth)
-        if scanned >= MOST_SCANNED_ROWS:
-            break
-    truth, found, excess = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-    wrong = np.flatnonzero(truth != found) if labels else np.arange(scanned)
-    shown = [
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """The predictions of the test part, or of some of its rows, that a run has written."""
+
+    rows: NDArray[np.int64]  # (rows,), in the data as given
+    names: list[str]
+    truth: NDArray[Any]  # (rows,): classes by their index, or values
+    found: NDArray[Any]
+    decision: NDArray[np.float64]  # (rows, T)
+
+
+def _kept(predictor: Predictor) -> Kept | None:
+    """Return the predictions that a run keeps; None where it has none yet. Raises CorruptDataError."""
+    assert predictor.layout is not None
+    path, model = predictor.layout.predictions, predictor.model
+    if not path.exists():
+        return None
+    try:
+        lines = list(csv.DictReader(io.StringIO(read_plain(path).decode(), newline="")))
+        index = {str(label): k for k, label in enumerate(model.labels)}
+        truth, found = (
+            np.array([index[line[name]] if index else float(line[name]) for line in lines])
+            for name in ("truth", "label")
+        )
+        decision = np.array([[float(line[name]) for name in model.decision_names()] for line in lines])
+        rows = np.array([int(line["row"]) for line in lines])
+    except (LookupError, TypeError, ValueError, csv.Error) as error:
+        raise CorruptDataError(f"{path}: holds no predictions of this model ({error})") from None
+    names = [line.get("file") or f"row {line['row']}" for line in lines]
+    return Kept(rows, names, truth, found, decision)
+
+
+def _mistakes(predictor: Predictor, kept: Kept, test: Examples | None) -> dict[str, Any]:
+    """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression.
+
+    With the test part, also pictures and the centers that explain them; `roc`: the curves of the classes.
+    """
+    labels, truth, found, model = predictor.model.labels, kept.truth, kept.found, predictor.model
+    excess = found - truth
+    if labels:
+        of_class = kept.decision if model.task == "multiclass" else np.hstack([-kept.decision, kept.decision])
+        every = np.arange(len(truth))
+        excess = of_class[every, found] - of_class[every, truth]
+    wrong = np.flatnonzero(truth != found) if labels else np.arange(len(truth))
+    worst = wrong[np.argsort(-np.abs(excess[wrong]), kind="stable")[:MOST_MISTAKES]]
+    shown: list[dict[str, Any]] = [
         {
-            **_told(piece, row),
-            "truth": labels[truth[row]] if labels else f"{truth[row]:.6g}",
-            "predicted": labels[found[row]] if labels else f"{found[row]:.6g}",
-            "excess": float(excess[row]),
+            **{"row": int(kept.rows[k]), "name": kept.names[k], "picture": None, "probability": None, "why": []},
+            "truth": labels[truth[k]] if labels else f"{truth[k]:.6g}",
+            "predicted": labels[found[k]] if labels else f"{found[k]:.6g}",
+            "excess": float(excess[k]),
         }
-        for row in wrong[np.argsort(-np.abs(excess[wrong]), kind="stable")[:MOST_MISTAKES]].tolist()
+        for k in worst.tolist()
     ]
+    if test is not None and shown:
+        piece = test.pieces[0]
+        numbers = np.arange(len(piece)) if piece.numbers is None else np.asarray(piece.numbers)
+        rows = np.argsort(numbers)[np.searchsorted(np.sort(numbers), kept.rows[worst])]
+        of_worst = _explained(predictor, test, rows, truth[worst], found[worst])
+        shown = [one | _told(piece, row, LARGE_SIDE) | why for one, row, why in zip(shown, rows, of_worst, strict=True)]
     n_wrong = len(wrong) if labels else None
-    told = {"shown": shown, "n_wrong": n_wrong, "n_scanned": scanned, "n_rows": data.n_rows}
-    return {"mistakes": told, "scatter": None if labels else _scatter(truth, found)}
+    told = {"shown": shown, "n_wrong": n_wrong, "n_scanned": len(truth)}
+    return {"mistakes": told, "scatter": None if labels else _scatter(truth, found), "roc": _roc(model, kept)}
+
+
+def _roc(model: SparseKernelModel, kept: Kept) -> Figure | None:
+    """Return the ROC curve of the second of two classes, or one of each of a few against the rest."""
+    n_classes = len(model.labels)
+    if not 2 <= n_classes <= MOST_LINES:
+        return None
+    lines, f, s = dict[str, Sequence[tuple[float, float]]](), by_class(kept.decision), np.ones(len(kept.truth))
+    for k in [1] if n_classes == 2 else range(n_classes):
+        false, true = roc_curve(f[:, k], kept.truth == k, s)
+        if false[-1] and true[-1]:
+            lines[str(model.labels[k])] = list(zip(false / false[-1], true / true[-1], strict=True))
+    false_share, true_share = "share of other rows at or above", "share of the class at or above"
+    return plot(lines, Axis(false_share, log=False), Axis(true_share, log=False)) if lines else None
+
+
+def _explained(
+    predictor: Predictor, data: Examples, rows: NDArray[np.int64], truth: NDArray[Any], found: NDArray[Any]
+) -> list[dict[str, Any]]:
+    """Return for test rows the `probability` of what is predicted, or None, and `why`: two centers that speak for it.
+
+    Of classes also one that speaks for the true class. Centers that have moved are told by no row.
+    """
+    model, piece = predictor.model, data.pieces[0]
+    if not (len(rows) and model.n_centers) or (model.center_index < 0).any():
+        return [{"probability": None, "why": []} for _ in rows]
+    train = open_examples(ExampleRequest(None, labelled=True, part="train"), predictor).pieces[0]
+    columns = model.columns(features_of(model, piece.X[rows], piece.name, 0, are_bytes=data.are_bytes))
+    wanted = [(found, 2), *([(truth, 1)] if model.labels else [])]
+    parts = [model.explained(columns, classes, n) for classes, n in wanted]
+    p = None if model.calibration is None else model.probabilities_of(model.decision_at(columns)).tolist()
+    told: list[dict[str, Any]] = [{"probability": p and p[k][found[k]], "why": []} for k in range(len(rows))]
+    for (classes, _), part in zip(wanted, parts, strict=True):
+        for k, n in np.ndindex(part.centers.shape):
+            row = int(model.center_index[part.centers[k, n]])
+            of_center = {"label": train.y[row : row + 1][0].item(), "share": part.shares[k, n].item()}
+            of_center["for"] = model.labels[classes[k]] if model.labels else None
+            told[k]["why"].append(_told(train, row) | of_center)
+    return told
 
 
 def _scatter(y: np.ndarray, f: np.ndarray) -> Figure | None:
@@ -211,11 +298,11 @@ def _nearest_rows(model: SparseKernelModel, some: NDArray[np.int64], piece: Rows
     return rows
 
 
-def _told(piece: Rows, row: int) -> dict[str, Any]:
+def _told(piece: Rows, row: int, side: int = MOST_SIDE) -> dict[str, Any]:
     """Return what is shown of a row: its number in the data as given, its name, that of its file, and its picture."""
     number = row if piece.numbers is None else int(piece.numbers[row])
     name = f"row {number}" if piece.names is None else str(piece.names[row])
-    shown = picture(piece.X[row : row + 1][0]) if len(piece.X.shape) > 2 else None
+    shown = picture(piece.X[row : row + 1][0], side) if len(piece.X.shape) > 2 else None
     return {"row": number, "name": name, "picture": shown}
 
 
@@ -325,9 +412,9 @@ def _range(places: Sequence[float], axis: Axis) -> tuple[float, float]:
     return low - room, high + room
 
 
-def picture(image: NDArray[np.generic]) -> str:
+def picture(image: NDArray[np.generic], most_side: int = MOST_SIDE) -> str:
     """Return a data URI of a PNG of an image (H, W) or (H, W, 3); bytes as they are, others from least to largest."""
-    step = -(-max(image.shape[:2]) // MOST_SIDE)
+    step = -(-max(image.shape[:2]) // most_side)
     pixels = image[::step, ::step]
     if pixels.dtype != np.uint8:
         values = np.asarray(pixels, np.float64)

@@ -8,11 +8,12 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.fit.filled_settings import value_dtype
 from pipeline.fit.workspace import Run, Workspace
 from pipeline.kernels.kernel_functions import lengths
+from pipeline.prediction.ranking import NO_RANKING
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.solvers.kernel_trials import PLAIN, SCALE_KINDS, importances
 
 FORMAT_VERSION = 1
-ERRORS = ("error_rate", "n_errors", "mse", "rmse", "r2", "n_at_limit")
+ERRORS = ("error_rate", "n_errors", "mse", "rmse", "mae", "r2", "n_at_limit")
 
 
 def build(run: Run, scores: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def build(run: Run, scores: dict[str, Any]) -> dict[str, Any]:
         "seed": config.seed,
         "weighting": _weighting(work),
         "converged": all(one["converged"] for one in summary["solves"]),
-        **{name: score[name] for name in (*ERRORS, "baseline", "by_class")},
+        **{name: score[name] for name in (*ERRORS, "baseline", "by_class", "coverage", *NO_RANKING)},
         "penalised": {name: scores["penalised"][name] for name in ERRORS} if refitted or moved else None,
         "warnings": _warnings(model, score, config),
         "probabilities": score["probabilities"] and {**summary["temperature"], **score["probabilities"]},
@@ -128,6 +129,9 @@ def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConf
     counts = [sum(row) for row in score["confusion"] or ()]
     if config.data.class_weight is None and score["n_errors"] and score["n_errors"] >= sum(counts) - max(counts):
         label, rate = model.labels[counts.index(max(counts))], 100 * (1 - max(counts) / sum(counts))
+        if (auc := score["roc_auc"]) is not None and auc > 0.5:
+            ranks = f"its ROC AUC is {auc:.3g}, which asks how well it ranks rows"
+            advice = f"{ranks}; `data.class_weight=balanced` finds more rows of rare classes"
         return [f"the model is no better on the test part than {label!r} for every row ({rate:.2f} % error); {advice}"]
     return []
 

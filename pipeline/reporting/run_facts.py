@@ -185,13 +185,14 @@ def table(report: dict[str, Any]) -> list[str]:
         lines.append(f"centers moved: {steps}, the held-out mse {change}")
     if report["penalised"]:
         lines.append(f"{before_words(report)}: {error_words(report['penalised'], report)}")
-    lines += [error_words(report, report), *class_lines(report, few=True)]
+    lines += [error_words(report, report), *class_lines(report, few=True), *ranking_words(report)]
     if numbers := report["probabilities"]:
         by = f"by {numbers['n_rows']} training rows"
         lines.append(f"{probability_words(numbers)}; {by}: {calibration_words(numbers)}")
         if numbers["seen"]:
             why = "the temperature was found on rows that the weights were fitted to"
             lines.append(f"probabilities may be too sure: {why}; `solver.refit=ridge` helps")
+    lines += [coverage_words(report["coverage"], report["task"])] if report.get("coverage") else []
     return lines + remarks(report)
 
 
@@ -294,7 +295,8 @@ def error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
     if errors["mse"] is None:
         return f"test error{by}: {100 * errors['error_rate']:.2f} % ({errors['n_errors']} of {report['n_test']})"
     r2 = "" if errors["r2"] is None else f", R2 {errors['r2']:.4f}"
-    return f"test mean squared error{by}: {errors['mse']:.6g}, RMSE {errors['rmse']:.6g}{r2}{limit_words(errors)}"
+    mae = f", mean absolute error {errors['mae']:.6g}" if "mae" in errors else ""  # which runs once did not tell
+    return f"test mean squared error{by}: {errors['mse']:.6g}, RMSE {errors['rmse']:.6g}{mae}{r2}{limit_words(errors)}"
 
 
 def limit_words(errors: Mapping[str, Any]) -> str:
@@ -344,6 +346,23 @@ def probability_words(numbers: Mapping[str, Any]) -> str:
     """Return a line that tells of the numbers of probabilities."""
     means = f"log loss {numbers['log_loss']:.4g}, Brier score {numbers['brier_score']:.4g}"
     return f"probabilities: {means}, expected calibration error {100 * numbers['calibration_error']:.2f} %"
+
+
+def ranking_words(numbers: Mapping[str, Any]) -> list[str]:
+    """Return how well decision values rank rows, where that is told."""
+    if numbers.get("roc_auc") is None:
+        return []
+    of = f"of class {numbers['by_class'][1]['label']}" if len(numbers["by_class"]) == 2 else "mean of the classes"
+    return [f"ROC AUC {numbers['roc_auc']:.4f}, average precision {numbers['average_precision']:.4f} ({of})"]
+
+
+def coverage_words(numbers: Mapping[str, float], task: str) -> str:
+    """Return what share of the test rows intervals or sets hold, at the level at which scores are told."""
+    values = task == "regression"
+    what = (
+        f"an interval of width {numbers['size']:.4g}" if values else f"a set of {numbers['size']:.3g} labels on average"
+    )
+    return f"coverage: {100 * numbers['reached']:.2f} % are in {what}, at a level of {100 * numbers['level']:g} %"
 
 
 def _problem_words(report: dict[str, Any]) -> str:

@@ -53,11 +53,13 @@ class Sample:
     of_classes: bool
     limits: NDArray[np.float64]  # (2,), of predictions, (0,) for none
     weights: NDArray[np.float64] | None = None  # (rows,); None: 1 each
+    groups: NDArray[np.uint64] | None = None  # (rows,), their units, where folds calibrate
 
     def part(self, rows: NDArray[Any] | slice) -> "Sample":
         weights = None if self.weights is None else self.weights[rows]
+        groups = None if self.groups is None else self.groups[rows]
         arrays = {name: getattr(self, name)[rows] for name in ("X", "targets", "folds")}
-        return replace(self, **arrays, weights=weights)
+        return replace(self, **arrays, weights=weights, groups=groups)
 
     def first(self, n_rows: int) -> "Sample":
         """Return the first of the fit rows, so many, with all that are held out; or all where each is of a fold."""
@@ -165,7 +167,7 @@ def try_kernel(sample: Sample, trial: Trial) -> Trial:
             weights = least_squares(fit, ridge, intercept=True, centred=centred)
             f = weights.decide(columns)
             if sample.by_folds:
-                (f, *_), _ = left_out(RidgeFit(weights, fit, ridge, centred=True), of_folds)
+                (f, *_), *_ = left_out(RidgeFit(weights, fit, ridge, centred=True), of_folds)
         except LinAlgError:
             return float("inf")
         if len(f) < len(columns):  # A fold determines its own values.

@@ -228,8 +228,10 @@ def support_fit(statistics: GramStatistics, *, intercept: bool) -> RidgeFit:
     return RidgeFit(least_squares(statistics, ridge, intercept=intercept), statistics, ridge, intercept)
 
 
-def left_out(fit: RidgeFit, batches: Iterable[LabelledColumns]) -> tuple[LabelledValues, int]:
-    """Return decision values of rows by a fit, each without its unit (mathematics.md, eq. 79), and the number of units.
+def left_out(
+    fit: RidgeFit, batches: Iterable[LabelledColumns]
+) -> tuple[LabelledValues, NDArray[Any], NDArray[np.bool_]]:
+    """Return decision values of rows by a fit, each without its unit (mathematics.md, eq. 79); units; who is held out.
 
     batches: of whole units. Held-out rows keep the values of the fit; rows that alone determine their values are left
     out. Costs m³/3 operations, m² for each row, and b³ for a unit of b rows; 16·m² bytes, and 24·m for each row of a
@@ -256,6 +258,6 @@ def left_out(fit: RidgeFit, batches: Iterable[LabelledColumns]) -> tuple[Labelle
             each = np.diagonal(free, axis1=1, axis2=2)
             sure[rows] = ((each < 0.0) | (each > 1.0 / LEAST_FREE)).any(axis=1, keepdims=True)
             f[rows] -= free @ off[rows] - off[rows]
-        found.append((f[~sure], truth[~sure], weights[~sure], units[~sure]))
-    f, truth, weights, units = (np.concatenate(values) for values in zip(*found, strict=True))
-    return (f, truth, weights), len(np.unique(units))
+        found.append(tuple(values[~sure] for values in (f, truth, weights, units, held_out)))
+    f, truth, weights, units, unseen = (np.concatenate(values) for values in zip(*found, strict=True))
+    return (f, truth, weights), units, unseen

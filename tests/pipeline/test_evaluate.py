@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from commands import FEWER, TARGETS, WORDS, Capture, X, the_error
 from pipeline.evaluate import main
 from pipeline.prediction import predictor as prediction
+from pipeline.prediction import ranking
 from pipeline.prediction.trained_model import load_model
 from runs import TrainedRuns, report_of, train_beside
 from sources import write_zarr
@@ -42,9 +44,27 @@ def test_a_run_agrees_with_its_report(digits, rings, capsys):
                 assert found["probabilities"][key] == pytest.approx(report["probabilities"][key], rel=1e-3)
         else:
             assert found["probabilities"] is None
-        for key in ("mse", "rmse", "r2"):
+        for key in ("roc_auc", "average_precision"):
+            assert found[key] == (None if report[key] is None else pytest.approx(report[key], abs=1e-3))
+        assert (found["roc_auc"] is None) == (found["task"] == "regression")
+        for key in ("mse", "rmse", "mae", "r2"):
             assert found[key] == (None if report[key] is None else pytest.approx(report[key], rel=1e-5))
         assert found["rows_per_second"] == pytest.approx(found["n_rows"] / found["seconds"])
+
+
+def test_of_many_rows_some_tell_the_ranking(rings, ring_data, capsys, monkeypatch):
+    """Those that are drawn by their numbers, in blocks of any size."""
+    monkeypatch.setattr(ranking, "MOST_KEPT", 240)
+    monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 11)
+    found, model = (
+        evaluated(capsys, rings["binary"] / "model", ring_data["binary"]),
+        load_model(rings["binary"] / "model"),
+    )
+    kept = ranking.kept_rows(240 / (3 * N), 0, N)
+    assert 0.3 * N < np.count_nonzero(kept) < 0.7 * N
+    decision = model.decision_function(model.features_of(X[kept]))[:, 0]
+    assert found["roc_auc"] == pytest.approx(roc_auc_score(TARGETS["binary"][kept], decision), abs=1e-6)
+    assert found["n_rows"] == N
 
 
 def test_the_own_data_by_name_are_split_as_the_run_split_them(digits, rings, ring_data, capsys):

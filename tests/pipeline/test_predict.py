@@ -211,14 +211,14 @@ def test_a_disk_that_is_full_leaves_nothing(rings, tmp_path, capsys):
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_an_interrupt_ends_with_its_code_and_leaves_nothing(suffix, rings, ring_data, tmp_path, monkeypatch, capsys):
     """The signal comes amid a block, when the file has been begun."""
-    decide = prediction._decide
+    features_of = prediction.features_of
 
     def interrupted(*arguments: Any, **named: Any) -> Any:
         assert list(tmp_path.iterdir())
         signal.raise_signal(signal.SIGINT)
-        return decide(*arguments, **named)
+        return features_of(*arguments, **named)
 
-    monkeypatch.setattr(prediction, "_decide", interrupted)
+    monkeypatch.setattr(prediction, "features_of", interrupted)
     assert predict(rings["words"], ring_data["words"], tmp_path / f"out{suffix}") == 75
     assert the_error(capsys) == "error: stopped by SIGINT\n"
     assert not list(tmp_path.iterdir())

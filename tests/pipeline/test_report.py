@@ -14,6 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import pandas
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -112,9 +113,26 @@ def test_misclassified_images_are_those_the_model_is_wrong_about(images, tmp_pat
     for row, image in zip(expected.tolist(), shown.values(), strict=True):
         np.testing.assert_array_equal(image, inputs[row])
         assert data[rows[row]] == truth[row], "the row of the data as they are given"
-    words = " ".join(" ".join(texts(found, "div")).split())
-    for row in expected.tolist():
-        assert f"is {source.classes[truth[row]]}, predicted {source.classes[predicted[row]]}" in words
+    words, why = (" ".join(" ".join(texts(found, tag)).split()) for tag in ("div", "span"))
+    columns = model.columns(model.features_of(inputs[expected]))
+    p = model.probabilities_of(decision)
+    for k, row in enumerate(expected.tolist()):
+        true, wrongly = source.classes[truth[row]], source.classes[predicted[row]]
+        assert f"is {true}, predicted {wrongly} ({100 * p[row].max():.0f} %)" in words
+        centers = [
+            *np.argsort(-columns[k] * model.weights[:, wrongly])[:2],
+            np.argmax(columns[k] * model.weights[:, true]),
+        ]
+        for center, label in zip(centers, (wrongly, wrongly, true), strict=True):
+            number = source.train.numbers[model.center_index[center]]
+            training = source.train.X[model.center_index[[center]]][0]
+            np.testing.assert_array_equal(pictures(found, f"center row {number}")[number], training)
+            share = (
+                100
+                * (columns[k] * model.weights[:, label])[center]
+                / np.abs(columns[k] * model.weights[:, label]).sum()
+            )
+            assert f"{data[number]}, {share:+.1f} % for {label}" in why
 
 
 @pytest.mark.parametrize(
@@ -180,8 +198,7 @@ def test_labels_are_text_and_never_markup_and_data_that_are_gone_leave_the_rest(
     assert "Misclassified" in texts(whole, "h2")
     (tmp_path / "words.npz").unlink()
     found = page_of(run, tmp_path / "page.html")
-    assert "Misclassified" not in texts(found, "h2")
-    assert "Confusion" in texts(found, "h2")
+    assert {"Misclassified", "Confusion"} <= set(texts(found, "h2"))
     assert f"Not shown or damaged: examples: dataset {tmp_path / 'words.npz'}: no such file" in texts(found, "p")
 
 
@@ -200,19 +217,19 @@ def test_a_browser_shows_it_without_a_network(images, tmp_path, scheme):
     assert main([str(images), "--out", str(tmp_path / "page.html")]) == 0
     line = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     line += ["--proxy-server=http://127.0.0.1:9", "--host-resolver-rules=MAP * ~NOTFOUND"]  # no network
-    line += ["--hide-scrollbars", "--window-size=1200,2400", f"--screenshot={tmp_path / 'page.png'}"]
+    line += ["--hide-scrollbars", "--window-size=1200,3600", f"--screenshot={tmp_path / 'page.png'}"]
     line += [f"--blink-settings=preferredColorScheme={1 if scheme == 'light' else 0}"]
     environment = {**os.environ, "HOME": str(tmp_path)}
     subprocess.run([*line, (tmp_path / "page.html").as_uri()], timeout=120, check=True, env=environment)
     shown = np.asarray(Image.open(tmp_path / "page.png").convert("RGB")).astype(int)
-    assert shown.shape == (2400, 1200, 3)
+    assert shown.shape == (3600, 1200, 3)
     paper = np.median(shown, axis=(0, 1))
     assert (paper > 230).all() if scheme == "light" else (paper < 40).all()
     written = (np.abs(shown - paper) > 160).all(axis=2)
     colourful = (shown.max(axis=2) - shown.min(axis=2) > 60) & (np.abs(shown - paper) > 60).any(axis=2)
     assert 0.01 < written.mean() < 0.5, "text and pictures"
     assert 0.002 < colourful.mean() < 0.3, "plots and bars, which stand out from the paper"
-    bands = range(0, 2400, 400)
+    bands = range(0, 3600, 400)
     assert [band for band in bands if written[band : band + 400].any()] == list(bands)
 
 
@@ -295,3 +312,34 @@ def test_a_run_tells_of_the_classes_that_it_misses(features, tmp_path, capsys):
     page = (run / "report.html").read_text()
     for words in (f"{100 * recall:.2f} %</td>", "error of always predicting no"):
         assert words in page
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("words", ""), ("fractions", ""), ("numbers", "--sigma2 0.3")])
+def test_without_its_data_a_run_is_told_by_the_predictions_that_it_keeps(tmp_path, kind, asked):
+    """As with them, but for rows that explain; a file that holds no predictions is named."""
+    labels = {"words": ("up", "down"), "fractions": (1 / 3, 2 / 3)}.get(kind)
+    y = np.where(X[:, 0] > 0, *labels) if labels else X[:, 0] ** 2
+    np.savez(data := tmp_path / "data.npz", X=X, y=y)
+    run = train_beside(tmp_path, "run", data, "--centers", "40", *asked.split())
+    with data.open("rb") as stream:
+        X_of_file, y_of_file = (np.load(stream)[name] for name in ("X", "y"))
+    found, model = pandas.read_csv(run / "predictions.csv"), load_model(run / "model")
+    assert len(found) == report_of(run)["n_test"] == 40
+    decision = model.decision_function(model.features_of(X_of_file[found["row"]]))
+    np.testing.assert_allclose(found.filter(like="decision"), decision, rtol=1e-4, atol=1e-5)
+    if labels:
+        np.testing.assert_array_equal(found["truth"], y_of_file[found["row"]])
+        assert np.count_nonzero(found["truth"] != found["label"]) == report_of(run)["n_errors"]
+    else:
+        np.testing.assert_allclose(found["truth"], y_of_file[found["row"]], rtol=1e-5)
+    with_data = page_of(run, tmp_path / "page.html")
+    data.rename(tmp_path / "away.npz")
+    without = page_of(run, tmp_path / "page.html")
+    for titles in (texts(with_data, "title"), texts(without, "title")):
+        title = "share of the class at or above against share of other rows" if labels else "prediction against truth"
+        assert any(one.startswith(title) for one in titles)
+    circles = [len([*page.iter("circle")]) for page in (with_data, without)]
+    assert circles[0] == circles[1]
+    assert [words for words in texts(without, "p") if words.startswith("Not shown")]
+    (run / "predictions.csv").write_text("row,truth\n1,x\n")
+    assert main([str(run), "--out", str(tmp_path / "page.html")]) == 65

@@ -131,14 +131,34 @@ def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(finished):
     assert (told["n_rows"], told["seen"]) == (len(rows.y), False)
 
 
+@pytest.mark.parametrize("table", ["classes", "values"])
+def test_quantiles_are_those_of_held_out_rows_by_least_squares_on_the_others(finished, table):
+    _, report, model, rows = finished("--penalty", "1", "--refit", "ridge", table=table)
+    K = model.kernel(rows.X[model.center_index], 4.0).block(rows.X, out_dtype=np.float64)
+    Y = np.where(rows.y[:, None] == np.arange(3), 1.0, -1.0) if table == "classes" else rows.y[:, None]
+    used, n = ~rows.held_out, np.count_nonzero(rows.held_out)
+    A, B = K[used] - K[used].mean(axis=0), Y[used] - Y[used].mean(axis=0)
+    ridge = report["hold_out"]["ridge"] / np.sum(model.columns(rows.X) ** 2) * np.sum(K[used] ** 2)
+    f = (K - K[used].mean(axis=0)) @ np.linalg.solve(A.T @ A + ridge * np.eye(K.shape[1]), A.T @ B) + Y[used].mean(
+        axis=0
+    )
+    f, y = f[rows.held_out], rows.y[rows.held_out]
+    if table == "classes":
+        scores = 1 - probabilities(f, Calibration(report["probabilities"]["temperature"]))[np.arange(n), y]
+    else:
+        scores = np.abs(np.clip(f[:, 0], *model.limits) - y)
+    assert (model.conformal.n_units, len(model.conformal.quantiles)) == (n, 200 * n // (n + 1))
+    for level in (0.5, 0.9, 0.95):
+        expected = np.sort(scores)[int(np.ceil(level * (n + 1))) - 1]
+        assert model.conformal.quantile(level) == pytest.approx(expected, rel=1e-3)
+
+
 def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(
     finished, tables, features, tmp_path, monkeypatch
 ):
     *_, rows = finished("--penalty", "1")
-    find, seen = fit_model.find_temperature, list[np.ndarray]()
-    monkeypatch.setattr(
-        fit_model, "find_temperature", lambda work, it: (seen.append(it.weights.columns), find(work, it))[1]
-    )
+    find, seen = fit_model.calibrate, list[np.ndarray]()
+    monkeypatch.setattr(fit_model, "calibrate", lambda work, it: (seen.append(it.weights.columns), find(work, it))[1])
     run, asked = tmp_path / "run", (*COMMON, "--select", "greedy:20")
     report = runs.train(run, features, *asked, dataset=tables / "classes.npz")
     (tried,), model = seen, load_model(run / "model")

@@ -58,6 +58,11 @@ def test_a_run_is_that_of_the_same_arrays_and_files_have_their_names(folder, fin
     assert predict.main([str(run), str(folder), "--out", "-"]) == 0
     lines = [line.split(",")[:3] for line in capsys.readouterr().out.splitlines()]
     assert lines[:2] == [["row", "file", "label"], ["0", names[0], "0"]]
+    asked = ["--explain", "1", "--force", "-q"]
+    assert predict.main([str(run), str(folder), "--out", str(out), *asked]) == 0
+    found = pandas.read_parquet(out)
+    assert all((folder / "train" / name).is_file() for name in found["center_1"])
+    assert [int(name.partition("/")[0]) for name in found["center_1"]] == found["center_1_label"].tolist()
     n_wrong = int((expected.argmax(1) != [int(file.parent.name) for file in files]).sum())
     for data in ([], [folder], [folder / "test"], files):
         assert evaluate.main([str(run), *map(str, data), "--json"]) == 0

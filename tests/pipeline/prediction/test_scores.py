@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit, softmax
 from sklearn import metrics
 
-from pipeline.prediction import scores
+from pipeline.prediction import ranking, scores
 from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.reporting.run_facts import class_lines
 
@@ -99,3 +99,23 @@ def test_blocks_of_values_add_up(weighted):
     assert whole["r2"] == pytest.approx(metrics.r2_score(truth, predicted, sample_weight=s), rel=1e-9)
     equal = scores.score_sums(np.zeros((3, 1)), np.ones(3), 0)
     assert scores.error_numbers(equal)["r2"] is None
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rankings_are_those_of_scikit_learn(n_classes, weighted):
+    """Of values many of which are equal; of several classes the means, without one that no row is of."""
+    rng = np.random.default_rng(n_classes)
+    truth, s = rng.integers(0, n_classes, 300), rng.exponential(size=300) if weighted else np.ones(300)
+    f = np.round(rng.normal(size=(300, n_classes + 1 if n_classes > 2 else 1)) + 0.5 * (truth == 1)[:, None], 1)
+    found = ranking.ranking_numbers(f, truth, s)
+    values = {1: f[:, 0]} if n_classes == 2 else dict(enumerate(f.T[:n_classes]))
+    for name, score in (("roc_auc", metrics.roc_auc_score), ("average_precision", metrics.average_precision_score)):
+        expected = np.mean([score(truth == k, of_class, sample_weight=s) for k, of_class in values.items()])
+        assert found[name] == pytest.approx(expected, rel=1e-12)
+
+
+def test_rankings_of_one_class_or_of_many_classes_are_not_told():
+    assert ranking.ranking_numbers(np.zeros((5, 1)), np.zeros(5, int), np.ones(5)) == ranking.NO_RANKING
+    many = ranking.MOST_RANKED + 1
+    assert ranking.ranking_numbers(np.eye(many), np.arange(many), np.ones(many)) == ranking.NO_RANKING

@@ -177,6 +177,19 @@ def test_a_model_no_better_than_a_constant_is_told_of(tmp_path, capsys, task, wo
     assert evaluated(capsys, run)["error_rate"] == found["error_rate"]
 
 
+def test_where_a_rare_class_is_never_predicted_weights_and_the_area_under_the_curve_are_named(tmp_path):
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(600, 2))
+    rare = np.where(Z[:, 0] + 2 * rng.normal(size=600) > 4.4, "yes", "no")
+    data = write(tmp_path / "rare.csv", pandas.DataFrame(Z, columns=["a", "b"]).assign(y=rare))
+    found = report_of(train_beside(tmp_path, "rare", data, "--sigma2", "8", "--centers", "20"))
+    (line,) = found["warnings"]
+    assert found["roc_auc"] > 0.6
+    assert "no better on the test part than 'no' for every row (" in line
+    assert f"its ROC AUC is {found['roc_auc']:.3g}" in line
+    assert "`data.class_weight=balanced`" in line
+
+
 CELLS = ["color", "age", "size"]
 DRAW = np.random.default_rng(5)
 PEOPLE = pandas.DataFrame({"id": np.arange(500), "color": DRAW.choice(["red", "green", "blue, dark"], 500)})

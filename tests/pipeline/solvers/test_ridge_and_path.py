@@ -165,7 +165,9 @@ def without_own(given: LabelledColumns, *, intercept: bool) -> tuple[ridge.Label
     fit = weighted_statistics(fitted.columns, fitted.targets, fitted.weights)
     of_rows = ridge.RidgeFit(least_squares(fit, RIDGE, intercept=intercept), fit, RIDGE, intercept)
     half = given.units < 20
-    return ridge.left_out(of_rows, (part_of(given, rows) for rows in (half, ~half)))
+    values, units, held_out = ridge.left_out(of_rows, (part_of(given, rows) for rows in (half, ~half)))
+    assert held_out.tolist() == given.held_out[np.isin(given.units, units)].tolist()
+    return values, len(np.unique(units))
 
 
 @pytest.mark.parametrize("intercept", [True, False])

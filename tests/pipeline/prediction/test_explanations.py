@@ -1,0 +1,79 @@
+"""Which centers speak most for a prediction: against dense products, by estimator, model, command and page."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+from sklearn.metrics.pairwise import rbf_kernel
+
+from commands import TARGETS, X, the_error
+from pipeline import predict
+from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.prediction.predictor import load_predictor
+from runs import train_beside
+
+Z = np.random.default_rng(0).normal(size=(300, 3))
+
+
+@pytest.mark.parametrize("n_classes", [0, 2, 3])
+def test_what_centers_add_is_kernel_times_weight_and_the_largest_come_first(n_classes):
+    value = Z[:, 0] + np.sin(3 * Z[:, 1])
+    kind, y = (SLKLClassifier, np.digitize(value, [0, 1][: n_classes - 1])) if n_classes else (SLKLRegressor, value)
+    machine = kind(40, sigma2=2.0, standardise=False, feature_scale=None, kernel="gaussian", random_state=0).fit(Z, y)
+    rows, added = machine.explain(Z[:50], n=5)
+    K, weights = rbf_kernel(Z[:50], machine.centers_, gamma=0.25), np.atleast_2d(machine.dual_coef_)
+    predicted = machine.predict(Z[:50])
+    for k, parts in enumerate(K):
+        output = int(predicted[k]) if n_classes == 3 else 0
+        sign = -1.0 if n_classes == 2 and not predicted[k] else 1.0
+        of_centers = sign * parts * weights[output]
+        order = np.argsort(-(of_centers if n_classes else np.abs(of_centers)))[:5]
+        np.testing.assert_array_equal(rows[k], machine.center_index_[order])
+        np.testing.assert_allclose(added[k], of_centers[order], rtol=1e-5, atol=1e-7)
+    everything = machine.explain(Z[:50], n=1000)[1]
+    assert everything.shape == (50, len(machine.centers_))
+    if not n_classes:
+        np.testing.assert_allclose(everything.sum(axis=1) + machine.intercept_, predicted, atol=1e-5)
+    with pytest.raises(ValueError, match="n must be a whole number above 0"):
+        machine.explain(Z, n=0)
+
+
+@pytest.mark.parametrize("task", TARGETS)
+def test_the_command_names_rows_of_the_data_their_labels_and_shares(rings, ring_data, task, tmp_path, capsys):
+    """Of a model folder alone the rows are those of the training part, and labels are not known."""
+    np.savez(tmp_path / "X.npz", X=X[:20])
+    found, n = dict[str, pandas.DataFrame](), 2
+    for name in ("out.csv", "out.parquet", "model.csv"):
+        place, out = rings[task] / "model" if name == "model.csv" else rings[task], tmp_path / name
+        asked = [str(place), str(tmp_path / "X.npz"), "--out", str(out), "--explain", str(n), "-q"]
+        assert predict.main(asked) == 0
+        found[name] = pandas.read_csv(out) if out.suffix == ".csv" else pandas.read_parquet(out)
+    pandas.testing.assert_frame_equal(found["out.csv"], found["out.parquet"], check_dtype=False, rtol=1e-9)
+    table, of_model, predictor = found["out.csv"], found["model.csv"], load_predictor(rings[task])
+    model = predictor.model
+    centers, added, _ = model.decide(model.features_of(X[:20]), n)[2]
+    rows, everything = model.center_index[centers], model.decide(model.features_of(X[:20]), 1000)[2].added
+    for k in range(n):
+        names = [f"center_{k + 1}{kind}" for kind in ("", "_label", "_share")]
+        given, labels, shares = (table[name].to_numpy() for name in names)
+        np.testing.assert_array_equal(labels, TARGETS[task][given])
+        np.testing.assert_allclose(shares, added[:, k] / np.abs(everything).sum(axis=1), rtol=1e-9)
+        np.testing.assert_array_equal(of_model[names[0]], rows[:, k])
+        assert names[1] not in of_model
+        # The row of the data is that of the center.
+        np.testing.assert_allclose(model.features_of(X[given]), model.centers[centers[:, k]], rtol=1e-6)
+    asked = [str(rings[task]), str(tmp_path / "X.npz"), "--out", "-", "--explain"]
+    assert predict.main([*asked, str(n)]) == 0
+    assert capsys.readouterr().out == (tmp_path / "out.csv").read_text()
+    assert predict.main([*asked, "0"]) == 2
+    assert "--explain 0: must be above 0" in capsys.readouterr().err
+
+
+@pytest.mark.ci
+def test_centers_that_have_moved_are_no_rows(tables, tmp_path, capsys):
+    moved = ("--centers", "60", "--select", "greedy:12", "--move-centers", "4", "--scale", "learned")
+    run = train_beside(tmp_path, "run", tables / "classes.npz", *moved)
+    data: Path = tables / "classes.npz"
+    assert predict.main([str(run), str(data), "--out", str(tmp_path / "out.csv"), "--explain", "1"]) == 2
+    assert "were moved" in the_error(capsys)
