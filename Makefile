@@ -60,10 +60,16 @@ $(VENV)/bin/python:
 	    { echo "slkl needs Python 3.11 or newer, found $$($(PYTHON) --version 2>&1); set PYTHON=/path/to/python3.11" >&2; exit 69; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.run-ready: requirements.lock | $(VENV)/bin/python
+# So that `slkl` and `import pipeline` work in any folder, from this checkout.
+$(VENV)/bin/slkl: | $(VENV)/bin/python
+	@echo '$(CURDIR)' >"$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/slkl.pth"
+	@printf '#!%s\nimport sys\n\nfrom pipeline.__main__ import main\n\nsys.exit(main())\n' '$(abspath $(VENV))/bin/python' >$@
+	@chmod +x $@
+
+$(VENV)/.run-ready: requirements.lock | $(VENV)/bin/slkl
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	touch $@
 
-$(VENV)/.test-ready: requirements-dev.lock | $(VENV)/bin/python
+$(VENV)/.test-ready: requirements-dev.lock | $(VENV)/bin/slkl
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	touch $@ $(VENV)/.run-ready
