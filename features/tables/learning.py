@@ -4,16 +4,14 @@ A code is a number, the place of a word in the list of its column, -1 for an unk
 `features.tables.encoding` makes inputs of them. Which number a cell is, `numbers` of `features.tables.cells` says.
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow
 from numpy.typing import NDArray
-from pyarrow import compute
 
 from features.cell_text import (
     CODE,
@@ -21,7 +19,6 @@ from features.cell_text import (
     UNKNOWN,
     counted,
     drop_setting,
-    is_number,
     misread,
     names_text,
     of_one_value,
@@ -33,17 +30,13 @@ from features.errors import DataError, UsageError
 from features.source import SourceSpec
 from features.tables.cells import distinct, long_numbers, numbers, texts_of
 from features.tables.encoding import ONE_HOT, EncodingRequest, Words
-from features.tables.readers import Batch, CsvFile, Table, TableLayout
+from features.tables.readers import Batch
 
 MOST_COMPLAINTS = 20  # Columns that are listed.
 LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
 LEAST_REPEATED = 10  # Rows for each category, on average; of fewer little is learned.
 MOST_WORDS = 1000  # Words of a column that are counted; a column that is refused may have a million.
 MOST_WORD_CHARACTERS = 200  # A longer cell is a text, of which nothing is learned.
-# Numbers of a text with commas, or with points between thousands: refused or told, as nothing says what they mean.
-_THREE = r"^\s*[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+\s*$"
-_COMMA = re.compile(r"[+-]?([0-9]*|[0-9]{1,3}(\.[0-9]{3})+),[0-9]+(e[+-]?[0-9]+)?", re.I)
-_MAY_BE_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")
 NUMBER, WORD, MISSING, INFINITE, LONG = "number", "word", "missing", "infinite", "long"
 
 
@@ -266,55 +259,3 @@ class CellReader:
         places = np.array(of_texts, np.float64)[of_rows]
         self.unknown[self.names[k]] += int(np.count_nonzero(places == UNKNOWN))
         return places
-
-
-class PointsOfThree:
-    """Columns at some places of a csv, whose decimal points or commas have three digits behind them each.
-
-    Where a point stands before decimals, only those of files that semicolons or tabs separate.
-    """
-
-    def __init__(self, table: Table, places: Iterable[int | None]) -> None:
-        first = table.parts[0]
-        self._marks = "commas" if isinstance(first, CsvFile) and first.decimal == "," else "points"
-        can_be = isinstance(first, CsvFile) and (first.separator != "," or first.decimal == ",")
-        self._seen = dict.fromkeys((place for place in places if place is not None), False) if can_be else {}
-
-    def add(self, batch: Batch) -> None:
-        for place in list(self._seen):
-            cells = batch.columns[place]
-            cells = cells.filter(compute.match_substring(cells, "."))
-            if len(cells) and compute.all(compute.match_substring_regex(cells, _THREE)).as_py():
-                self._seen[place] = True
-            elif len(cells):
-                del self._seen[place]
-
-    def notes(self, layout: TableLayout) -> tuple[str, ...]:
-        columns = [layout.title(place) for place, is_seen in self._seen.items() if is_seen]
-        told = f"{self._marks} are decimal ones, with three digits behind each"
-        return (f"{told}; take them out where they stand between thousands: {shown(columns)}",) if columns else ()
-
-
-def check_commas(table: Table, layout: TableLayout, words: Words, labels: "pyarrow.Array | None") -> None:
-    """Raise DataError with every column (`labels`: None for classes) of which most words are numbers with commas."""
-    first = table.parts[0]
-    if not isinstance(first, CsvFile) or first.decimal != ".":
-        return
-    listed = dict(zip(layout.inputs, words, strict=True))
-    if labels is not None and layout.target is not None:
-        listed[layout.target] = [text for text in distinct(labels)[0] if text is not None]
-    found = dict[str, list[str]]()
-    for place, texts in listed.items():
-        commas = [text for text in texts or () if _COMMA.fullmatch(text)]
-        others = [text for text in texts or () if not is_number(text) and not _COMMA.fullmatch(text)]
-        if len(commas) > len(others):
-            found[layout.title(place)] = commas
-    if not found:
-        return
-    told = shown(f"{title} (such as {commas[0]!r:.60})" for title, commas in found.items())
-    has_points = any("." in text for commas in found.values() for text in commas)
-    without = ", without points between thousands" if has_points else ""
-    remedy = f"if these are decimal commas{without}, read the file with `data.decimal=,`"
-    if unclear := [title for title, commas in found.items() if all(map(_MAY_BE_THOUSANDS.fullmatch, commas))]:
-        remedy = f"if commas stand between thousands ({shown(unclear)}), take them out of the cells; {remedy}"
-    raise DataError(f"{table.path}: numbers with commas in {told}; {remedy}")
