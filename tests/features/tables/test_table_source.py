@@ -185,7 +185,12 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     (rows_of_a(["007", "17"] * 9), {}, "'007' in line 2, '17' in line 3 is a number; if they are names, `data.", DROP),
     (SPELLINGS, {"categorical": "onehot:a"}, "'1.1' in line 2 and '1.10' in line 3 are one value", f"{DROP} {ONEHOT}"),
     *(
-        (rows_of_form(form), ENCODED, f"a (numbers, dates or times in another spelling, such as {form.format(1)!r}", DROP)
+        (
+            rows_of_form(form),
+            ENCODED,
+            f"a (numbers, dates or times in another spelling, such as {form.format(1)!r}",
+            DROP,
+        )
         for form in OTHERWISE.split("|")
     ),
 ]
