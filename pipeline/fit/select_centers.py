@@ -1,7 +1,9 @@
-"""Greedy selection of the centers: the choice of `solvers.forward_backward_selection`, checkpointed and committed."""
+"""Greedy selection of the centers: the choice of `solvers.forward_backward_selection`, committed when it is made.
+
+It takes little beside the statistics that it is made from, so that one that is stopped begins anew.
+"""
 
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -69,9 +71,21 @@ def choose(size: int, intercept: bool, stored: tuple[Stored, ...], checkpoints: 
     started = time.perf_counter()
 
     def select_part(part: str, statistics: GramStatistics) -> NDArray[np.int64]:
-        most = greedy.forward_most(size, statistics.n_centers)
-        way = partial(greedy.select, statistics, size, intercept=intercept, n_threads=available_processors())
-        return checkpointed(checkpoints, part, most, way).chosen
+        most, rows, n_before = greedy.forward_most(size, statistics.n_centers), ROWS[part], 0
+
+        def after(chosen: list[int]) -> None:
+            nonlocal n_before
+            progress.advance(len(chosen) ** 2 - n_before**2, f"{len(chosen)} of {most} centers chosen on {rows}")
+            n_before = len(chosen)
+            checkpoints.report_selection(part, rows, n_before, most)
+            stopping.check()
+            if n_before == most:
+                progress.status(f"{most} centers chosen on {rows}, dropping those that are missed least")
+
+        n_threads = available_processors()
+        found = greedy.select(statistics, size, intercept=intercept, after=after, n_threads=n_threads)
+        progress.advance(most**2 - n_before**2)  # of which there may be fewer that add anything
+        return found.chosen
 
     tried = select_part(FIT, fit)
     if not len(tried):
@@ -81,40 +95,6 @@ def choose(size: int, intercept: bool, stored: tuple[Stored, ...], checkpoints: 
     errors = greedy.held_out_curve(fit.cut(tried), held_out.cut(tried), sizes, intercept=intercept)
     chosen, seconds = select_part(ALL, everything), np.array(time.perf_counter() - started)
     return {"chosen": chosen, "tried": tried, "sizes": sizes, "errors": errors, "seconds": seconds}
-
-
-def checkpointed(
-    checkpoints: TaskCheckpoints, part: str, most: int, choose: Callable[..., greedy.Selection]
-) -> greedy.Selection:
-    """Choose from the last checkpoint on; a checkpoint is made after each slab.
-
-    choose : called with the columns chosen `first` and what follows `after` each on the way forward
-    part, most : which rows, and how many centers the way forward takes
-    """
-    checkpoint, n_chosen, rows = checkpoints.load(), 0, ROWS[part]
-    chosen_before = {} if checkpoint is None else dict(checkpoint.arrays)
-    first = chosen_before.pop(part, None)
-
-    def count(n: int, words: str | None = None) -> None:
-        nonlocal n_chosen
-        progress.advance(n**2 - n_chosen**2, words)
-        n_chosen = n
-
-    def after(chosen: list[int]) -> None:
-        count(len(chosen), f"{len(chosen)} of {most} centers chosen on {rows}")
-        checkpoints.report_selection(part, rows, len(chosen), most)
-        if len(chosen) % greedy.SLAB_ROWS == 0:
-            step = len(chosen) + sum(map(len, chosen_before.values()))
-            checkpoints.save(step, {**chosen_before, part: np.array(chosen, np.int64)}, {})
-        stopping.check()
-        if len(chosen) == most:
-            progress.status(f"{most} centers chosen on {rows}, dropping those that are missed least")
-
-    if first is not None:
-        progress.status(f"taking the first {len(first)} centers chosen on {rows} up again")
-    selection = choose(first=first, after=after)
-    count(most)  # of which there may be fewer that add anything
-    return selection
 
 
 def load_prefixes(stored: Stored) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:

@@ -54,7 +54,7 @@ class Selection:
     reductions: NDArray[np.float64]  # (k,): by how much each lowers Σ‖y - C w‖², beside those before it
 
 
-def select(statistics: GramStatistics, size: int, *, intercept: bool, **going_on: Any) -> Selection:
+def select(statistics: GramStatistics, size: int, *, intercept: bool, **of_forward: Any) -> Selection:
     """Choose `size` of the candidates, or fewer where no more are left that add anything.
 
     Of those chosen on the way forward the first `forward_size` are dropped again, beside first centers that are settled
@@ -64,7 +64,7 @@ def select(statistics: GramStatistics, size: int, *, intercept: bool, **going_on
     no pass over the rows.
     """
     n_back, added = forward_size(statistics.n_centers), damping(statistics)
-    chosen = forward(statistics, max(size, n_back), intercept=intercept, **going_on).chosen
+    chosen = forward(statistics, max(size, n_back), intercept=intercept, **of_forward).chosen
     statistics, n = statistics.cut(chosen), len(chosen)
     used, n_back = statistics.centred() if intercept else statistics, min(n_back, n)
     order = _back(used, np.empty(0, np.int64), np.arange(n_back), added)
@@ -83,7 +83,6 @@ def forward(
     size: int,
     *,
     intercept: bool,
-    first: NDArray[np.int64] | None = None,
     after: Callable[[list[int]], None] = lambda chosen: None,
     n_threads: int = 1,
 ) -> Selection:
@@ -91,8 +90,6 @@ def forward(
 
     statistics : of all candidates; the Gram is read by rows and never copied.
     intercept : an unpenalised one is fitted beside the weights.
-    first (f,) i8 : what an earlier call with these statistics had chosen; whole slabs of it are taken over, and the
-        choice goes on as if it had not been interrupted.
     after : called with the columns chosen so far, after each.
     n_threads : the bits do not depend on them.
     Memory: 8·size·M bytes. Costs 2·size²·M operations, no pass over the rows.
@@ -100,7 +97,6 @@ def forward(
     least_gain = LEAST_GAIN * float(statistics.yty.sum())
     with ThreadPoolExecutor(n_threads) as threads:
         factor = _Factor(statistics, threads, intercept=intercept)
-        factor.restore([] if first is None else [int(m) for m in first])
         while len(factor.chosen) < size:
             before, block = len(factor.chosen), list[int]()
             for m in factor.best(min(BLOCK, size - before, SLAB_ROWS - before % SLAB_ROWS), least_gain):
@@ -333,8 +329,7 @@ class _Factor:
     def renew(self) -> None:
         """Recompute the last slab, which is full, from the Gram, and s and q from V.
 
-        What follows depends on the chosen alone, as after `restore`. Centers from one on that the others span to
-        rounding are no longer chosen.
+        So their rounding does not add up. Centers from one on that the others span to rounding are no longer chosen.
         """
         index = len(self.chosen) // SLAB_ROWS - 1
         fresh = self._eliminated(self.chosen[index * SLAB_ROWS :], self._slabs[:index])
@@ -344,23 +339,6 @@ class _Factor:
         if n == SLAB_ROWS:
             self.spanned[:] = False
         self._refresh()
-
-    def restore(self, chosen: list[int]) -> None:
-        """Take over what was chosen before, whole slabs of it. Costs j²·M operations.
-
-        A slab that has no factor, and those after it, are left out: what follows is then as it was before.
-        """
-        for start in range(0, len(chosen) - SLAB_ROWS + 1, SLAB_ROWS):
-            self._slabs.append(np.zeros((SLAB_ROWS, len(self.diagonal))))
-            self.chosen += chosen[start : start + SLAB_ROWS]
-            self.renew()
-            if len(self.chosen) < start + SLAB_ROWS:
-                del self._slabs[-1], self.chosen[start:]
-                self.spanned[:] = False
-                self._refresh()
-                return
-            for m in self.chosen[start:]:
-                self.mark_copies(m)
 
     def reductions(self) -> NDArray[np.float64]:
         """Return ‖q_m‖² / s_m of each center beside those before it, (j,) (mathematics.md, eqs. 61 and 63)."""
