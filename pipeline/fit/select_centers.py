@@ -30,18 +30,20 @@ ROWS = {FIT: "the fit rows", ALL: "all rows"}  # in messages
 def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     """Choose the centers one by one; return their weights, and those for the held-out rows; commit the prefixes'."""
     found = _chosen(work)
-    chosen, tried, sizes = found["chosen"], found["tried"], found["sizes"]
+    chosen, tried = found["chosen"], found["tried"]
+    sizes = greedy.prefix_sizes(len(tried))
     fit, held_out, everything = (statistics_of(work, name_of(part)) for part in PARTS)
-    everything = everything.cut(chosen)
+    fit, held_out, everything = fit.cut(tried), held_out.cut(tried), everything.cut(chosen)
     try:
-        best = refit(fit.cut(tried), held_out.cut(tried), everything, intercept=work.intercept)
+        best = refit(fit, held_out, everything, intercept=work.intercept)
     except np.linalg.LinAlgError as error:
         raise InvalidDataError(f"select: {error}; ask for fewer centers") from None
     weights, intercepts = greedy.prefix_weights(everything, sizes, best.ridge, intercept=work.intercept)
     prefixes = {"sizes": sizes, "weights": np.concatenate(weights), "intercepts": intercepts + work.facts.mean}
     work.store.put(PREFIX_WEIGHTS, prefixes)
     summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "rounds": None}
-    curve = zip(sizes.tolist(), found["errors"].tolist(), strict=True)
+    errors = greedy.held_out_curve(fit, held_out, sizes, best.ridge, intercept=work.intercept)
+    curve = zip(sizes.tolist(), errors.tolist(), strict=True)
     points = [{"size": size, "hold_out_error": error} for size, error in curve]
     selection = {"n_centers": len(chosen), "wall_seconds": float(found["seconds"]), "curve": points}
     summary |= {"selection": selection} | ridge_summary(best)
@@ -50,7 +52,7 @@ def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
 
 
 def _chosen(work: Workspace) -> Arrays:
-    names, size = [name_of(part) for part in PARTS], work.config.solver.n_selected
+    names, size = [name_of(part) for part in (FIT, ALL)], work.config.solver.n_selected
     with work.events.status(SOLVE, "checking the statistics"):
         n_candidates = [statistics_of(work, name) for name in names][-1].n_centers
     items = {f"solutions/{ALL}-selection.npz": tuple(work.store.stored(name) for name in names)}
@@ -62,12 +64,11 @@ def _chosen(work: Workspace) -> Arrays:
 
 
 def choose(size: int, intercept: bool, stored: tuple[Stored, ...], checkpoints: TaskCheckpoints) -> Arrays:
-    """Choose `size` centers, with the fit rows and with all rows, from statistics of fit, held-out and all rows.
+    """Choose `size` centers, with the fit rows and with all rows, from statistics of both.
 
-    Returns columns `chosen` (k,) i8 with all rows, `tried` (k',) with the fit rows, both in the order of the model, and
-    for `sizes` (g,) of prefixes of `tried` their mean squared held-out `errors`.
+    Returns columns `chosen` (k,) i8 with all rows and `tried` (k',) with the fit rows, both in the order of the model.
     """
-    fit, held_out, everything = (as_dataclass(one.read(mapped=True), GramStatistics) for one in stored)
+    fit, everything = (as_dataclass(one.read(mapped=True), GramStatistics) for one in stored)
     started = time.perf_counter()
 
     def select_part(part: str, statistics: GramStatistics) -> NDArray[np.int64]:
@@ -90,11 +91,8 @@ def choose(size: int, intercept: bool, stored: tuple[Stored, ...], checkpoints: 
     tried = select_part(FIT, fit)
     if not len(tried):
         raise InvalidDataError("select: no candidate lowers the error; the targets may all be zero")
-    progress.status("held-out errors of what was chosen")
-    sizes = greedy.prefix_sizes(len(tried))
-    errors = greedy.held_out_curve(fit.cut(tried), held_out.cut(tried), sizes, intercept=intercept)
     chosen, seconds = select_part(ALL, everything), np.array(time.perf_counter() - started)
-    return {"chosen": chosen, "tried": tried, "sizes": sizes, "errors": errors, "seconds": seconds}
+    return {"chosen": chosen, "tried": tried, "seconds": seconds}
 
 
 def load_prefixes(stored: Stored) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:

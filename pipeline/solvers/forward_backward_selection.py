@@ -13,7 +13,6 @@ a model. Where first ones are clearly better than the last left, they are settle
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from scipy.linalg.blas import dgemm
 from scipy.linalg.lapack import dpotrf, dpotri
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.ridge import RIDGES, bracketed
 
 Index = NDArray[np.int64]
 BACK_LEAST, BACK_SHARE, BACK_MOST = 2000, 3, 4000  # a third of the candidates, between these, are dropped again
@@ -391,25 +389,11 @@ def prefix_weights(
 
 
 def held_out_curve(
-    fit: GramStatistics, held_out: GramStatistics, sizes: NDArray[np.int64], *, intercept: bool
+    fit: GramStatistics, held_out: GramStatistics, sizes: NDArray[np.int64], ridge: float, *, intercept: bool
 ) -> NDArray[np.float64]:
-    """Return the mean squared held-out error of every prefix of the columns at its best ridge, (g,) float64.
+    """Return the mean squared held-out error of every prefix of the columns at a ridge, (g,) float64.
 
-    Both are statistics of the same columns, in the order chosen. All ridges are tried at a few of the sizes, and at
-    all sizes those that were best at one of these, and their neighbours. Infinite where none makes the Gram definite.
+    Both are statistics of the same columns, in the order chosen.
     """
-    step = max(len(sizes) // 8, 1)
-
-    def errors_of(sizes: NDArray[np.int64], fraction: float) -> NDArray[np.float64]:
-        try:
-            ridge = fraction * float(np.mean(np.diagonal(fit.gram)))
-            models = zip(sizes, *prefix_weights(fit, sizes, ridge, intercept=intercept), strict=True)
-        except LinAlgError:
-            return np.full(len(sizes), np.inf)
-        return np.array([held_out.prefix(k).squared_error(w, b).sum() / held_out.weight_sum for k, w, b in models])
-
-    tried = bracketed(partial(errors_of, sizes[::-step]), RIDGES)
-    best = np.unique(np.argmin([errors for _, errors in tried], axis=0))
-    near = sorted({index + step for index in best.tolist() for step in (-1, 0, 1)} & set(range(len(tried))))
-    errors: NDArray[np.float64] = np.min([errors_of(sizes, tried[index][0]) for index in near], axis=0)
-    return errors
+    models = zip(sizes, *prefix_weights(fit, sizes, ridge, intercept=intercept), strict=True)
+    return np.array([held_out.prefix(k).squared_error(w, b).sum() / held_out.weight_sum for k, w, b in models])
