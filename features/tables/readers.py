@@ -19,7 +19,6 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
@@ -135,8 +134,6 @@ class CsvFile:
         if self._header and are_numbers:
             fault = f"its first line holds numbers ({separator.join(cells)[:40]}), no names"
             remedy = "put the names of the columns above it, or train with `data.header=false`"
-            if len(cells) > 1 and [cell.strip() for cell in cells] == [str(k) for k in range(len(cells))]:
-                remedy = "put names in its place, as these count the columns"
             raise DataError(f"{self.path}: {fault}; {remedy}")
         with suppress(csv.Error):  # a cell in quotes may go on beyond this line
             second = next(reader, None)
@@ -173,7 +170,7 @@ class CsvFile:
         """Yield the rows with the cells at some places as texts, null where they are empty.
 
         A blank line is no row, unless there is one column: there it is a missing cell. Raises DataError naming a line
-        that cannot be read, has not as many cells as the first one, or has nothing but separators.
+        that cannot be read, or has not as many cells as the first one.
         """
         separator, cells = self._first
         names = [str(place) for place in range(len(cells))]
@@ -187,7 +184,7 @@ class CsvFile:
             wrong.append((row.number - n_blank, f"has {row.actual_columns} cells, expected {row.expected_columns}"))
             return "error"
 
-        start, empty, end = 0, list[int](), list[bytes | None]()
+        start, end = 0, list[bytes | None]()
         with open_unpacked(self.path) as stream:
             if self._header:
                 next(self._lines(stream))
@@ -211,19 +208,14 @@ class CsvFile:
                     ),
                 ) as reader:
                     for read in reader:
-                        empty += [start + row for row in _rows_without_cells(read)]
                         columns = {place: self._cells(read.column(str(place)), place, start) for place in places}
-                        if not empty:
-                            yield Batch(self.path, start, read.num_rows, columns, self._line_of)
+                        yield Batch(self.path, start, read.num_rows, columns, self._line_of)
                         start += read.num_rows
                         end = read.columns[-1].slice(max(read.num_rows - 1, 0)).cast("binary").to_pylist()
             except pyarrow.ArrowException as error:
                 if "Empty CSV file" in str(error):
                     return
                 raise self._damage(" ".join(str(error).split()), wrong, start) from None
-        if empty:
-            more = f" and {len(empty) - 1} more have" if len(empty) > 1 else " has"
-            raise DataError(f"{self.path}: line {self._line_of(empty[0])}{more} no cell; delete such lines")
         if any(b"\n" in (cell or b"") for cell in end):
             self._check_end(start - 1)
 
@@ -279,16 +271,6 @@ class CsvFile:
             next(islice(filled if len(self._first[1]) > 1 else lines, row, None), None)
         self._lines_of[row] = lines.line_num
         return lines.line_num
-
-
-def _rows_without_cells(read: "pyarrow.RecordBatch") -> list[int]:
-    """Return the rows of several columns that have nothing but blanks in them."""
-    rows = pyarrow.array(np.arange(read.num_rows if read.num_columns > 1 else 0))
-    for column in read.columns:
-        if not len(rows):
-            break
-        rows = rows.filter(compute.match_substring_regex(column.take(rows), r"^\s*$").fill_null(True))
-    return rows.to_pylist()
 
 
 def _decoded(path: Path, data: bytes, line: int) -> str:
@@ -462,33 +444,23 @@ class Table:
     def batches(self, places: Collection[int]) -> Iterator[Batch]:
         """Yield the rows of all files with the columns at some places. Raises DataError naming a file unlike others."""
         for part in self.parts:
-            at = {place: place for place in places} if part is self.parts[0] else self._places(part, places)
-            for batch in part.batches([*at.values()]):
-                columns = {place: batch.columns[own_place] for place, own_place in at.items()}
-                yield Batch(batch.path, batch.start, batch.n_rows, columns, batch.line_of)
+            self._check_part(part, places)
+            yield from part.batches(places)
 
-    def _places(self, part: TablePart, places: Collection[int]) -> dict[int, int]:
-        """Return where columns of the first file are in a further one. Raises DataError where it has not the same.
-
-        An index of a frame, which pandas writes for some parts and not for others, counts only where it is read.
-        """
+    def _check_part(self, part: TablePart, places: Collection[int]) -> None:
+        """Raise DataError where a further file has not the columns of the first."""
         first = self.parts[0]
         names, known = _names_of(part), first.names()
-        index = index_in(names, part.metadata) | index_in(known, first.metadata)
-        left_out = index - {known[place] for place in places}
-        own, wanted = ([name for name in listed if name not in left_out] for listed in (names, known))
-        if len(own) != len(wanted):
-            raise DataError(f"{part.path}: has {len(own)} columns, {first.path.name} has {len(wanted)}")
-        if own != wanted:
+        if len(names) != len(known):
+            raise DataError(f"{part.path}: has {len(names)} columns, {first.path.name} has {len(known)}")
+        if names != known:
             told = f"its columns are not those of {first.path.name}"
             raise DataError(f"{part.path}: {told}; give the same names in one order")
-        at = {place: names.index(known[place]) for place in places}
         if isinstance(part, ParquetFile) and isinstance(first, ParquetFile):
-            for place, own_place in at.items():
-                held, before = part.kinds[own_place], first.kinds[place]
+            for place in places:
+                held, before = part.kinds[place], first.kinds[place]
                 if held != before and "gaps" not in (held, before):
                     raise DataError(f"{part.path}: column {known[place]} holds {held}, in {first.path.name} {before}")
-        return at
 
 
 def _names_of(part: TablePart) -> list[str]:
@@ -515,25 +487,13 @@ def kind_of(of: "pyarrow.DataType") -> str | None:
     return PARQUET_TYPES.get(re.split(r"\W", str(kind))[0])
 
 
-# How values of other types become columns, by what their type is called.
-_REMEDIES = {
-    "list": "give each place of a list a column",
-    "struct|map": "give each field a column (pyarrow.Table.flatten)",
-    "binary": "decode them to words",
-    "duration|time": "give seconds, as numbers",
-    "extension": "cast them to words or numbers",
-}
-
-
 def _check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -> None:
     wrong = [field for field in map(schema.field, places) if kind_of(field.type) is None]
     if wrong:
         held = shown(f"{field.name} ({str(field.type)[:60]})" for field in wrong)
-        options = drop_setting(*(field.name for field in wrong))
-        kinds = " ".join(str(field.type).partition("<")[0] for field in wrong)
-        advice = "".join(f"{remedy}, or " for words, remedy in _REMEDIES.items() if re.search(words, kinds))
         fault = f"columns that hold neither numbers, words nor dates: {held}"
-        raise DataError(f"{path}: {fault}; {advice}leave them out ({options})")
+        remedy = "cast them to numbers or words (structs: pyarrow.Table.flatten)"
+        raise DataError(f"{path}: {fault}; {remedy}, or leave them out ({drop_setting(*(one.name for one in wrong))})")
 
 
 @dataclass(frozen=True)

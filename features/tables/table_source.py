@@ -160,7 +160,7 @@ class TrainingTable:
         drawn, codes = found.sample
         inputs = layout.without(order.left_out)
         codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # np.delete copies all rows
-        _check_names(table, inputs, named, found.words, codes)
+        _check_names(table, inputs, named)
         learner.check(spec, len(found.labels), order.left_out)
         titles = [layout.title(place) for place in layout.inputs]
         warnings = tuple(order.warnings(titles))
@@ -261,22 +261,13 @@ def _where(table: Table, layout: TableLayout) -> str:
     return f"{table.path}: column {layout.title(layout.target)}"
 
 
-def _check_names(
-    table: Table, layout: TableLayout, named: Collection[str], words: Words, codes: NDArray[np.float64]
-) -> None:
+def _check_names(table: Table, layout: TableLayout, named: Collection[str]) -> None:
     """Raise DataError where inputs have no name: that of a frame's index that was shuffled, or of a lost column."""
-    places = [(k, place) for k, place in enumerate(layout.inputs) if place in table.nameless]
-    nameless = [(k, place) for k, place in places if layout.names[place] not in named]
+    nameless = [place for place in layout.inputs if place in table.nameless and layout.names[place] not in named]
     if nameless:
-        told = shown(layout.title(place) for _, place in nameless)
-        options = drop_setting(*(layout.names[place] for _, place in nameless))
-        fault, remedy = "whose numbers do not rise from row to row", "name them if they are inputs"
-        if any(words[k] is not None for k, _ in nameless):
-            fault = "that hold words"
-        elif all(np.isnan(codes[:, k]).all() for k, _ in nameless):
-            fault, remedy = "and without cells", "take the separators at the ends of lines out"
-        fault = f"columns without a name {fault}: {told}"
-        raise DataError(f"{table.path}: {fault}; leave them out ({options}), or {remedy}")
+        options = drop_setting(*(layout.names[place] for place in nameless))
+        remedy = f"leave them out ({options}), or name them if they are inputs"
+        raise DataError(f"{table.path}: columns without a name: {shown(map(layout.title, nameless))}; {remedy}")
 
 
 class _Reading:

@@ -228,7 +228,7 @@ def test_inputs_that_follow_the_rows_less_strictly_are_used(tmp_path, case):
 
 def test_a_column_without_a_name_that_does_not_number_the_rows_is_refused(tmp_path):
     FRAME.set_axis(PLACES).sample(frac=1, random_state=0).to_csv(tmp_path / "t.csv")
-    with pytest.raises(DataError, match=r"t\.csv: columns without a name .*\(no name, column 0\); .*`data\.drop=\"\"`"):
+    with pytest.raises(DataError, match=r"t\.csv: columns without a name: \(no name, column 0\); .*`data\.drop=\"\"`"):
         opened(tmp_path / "t.csv")
     assert opened(tmp_path / "t.csv", drop=("",)).columns.inputs == ("a", "b")
     FRAME.assign(y=FRAME.a).set_axis([f"car {k}" for k in range(N)]).to_csv(tmp_path / "t.csv")
