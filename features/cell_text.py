@@ -16,7 +16,6 @@ NULL_WORDS = ("", *_NULLS.split(","))
 TRUTH_WORDS = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
 MOST_CATEGORIES = 64  # The default of data.categories: of a column with more words little is learned from each.
 UNKNOWN = -1  # place of a word that is none of a list
-CODE = re.compile("[+-]?[0-9]+")  # A word of digits is one with needless zeros, such as 007.
 COMMAS = "numbers with a comma"
 # What words may be that are none, and what to do about it: groups (>50K) and places in an order (1st) are words.
 _LOOKS = {

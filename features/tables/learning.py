@@ -14,7 +14,6 @@ import pyarrow
 from numpy.typing import NDArray
 
 from features.cell_text import (
-    CODE,
     COMMAS,
     UNKNOWN,
     counted,
@@ -36,7 +35,6 @@ MOST_COMPLAINTS = 20  # Columns that are listed.
 LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
 LEAST_REPEATED = 10  # Rows for each category, on average; of fewer little is learned.
 MOST_WORDS = 1000  # Words of a column that are counted; a column that is refused may have a million.
-MOST_WORD_CHARACTERS = 200  # A longer cell is a text, of which nothing is learned.
 NUMBER, WORD, MISSING, INFINITE = "number", "word", "missing", "infinite"
 
 
@@ -48,10 +46,8 @@ class _Column:
     words: dict[str, int] | None = None  # in the order of their first rows; None for numbers
     named: bool = False  # whether it was asked for as categories, so that its numbers are words
     place: int = 0  # among all columns
-    longest: int = 0  # characters of its longest word
     counts: Counter[str] = field(default_factory=Counter)  # cells of each kind
     first: dict[str, tuple[str, Batch]] = field(default_factory=dict)  # the first cell of each kind
-    rows: list[Batch] = field(default_factory=list)  # the first row of each word
 
     def read(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
         if self.words is not None:
@@ -81,14 +77,10 @@ class _Column:
         for at, text in enumerate(texts):
             kind = MISSING if text is None else WORD if are_words.get(text, True) else NUMBER
             self.counts[kind] += int(counts[at])
-            is_new = kind == WORD and text not in self.words and len(self.words) <= MOST_WORDS
-            if is_new or kind not in self.first:
-                row = _row_of(batch, int(np.argmax(of_rows == at)))
-                self.first.setdefault(kind, (str(text), row))
-            if is_new:
-                self.words[str(text)] = len(self.words)
-                self.rows.append(row)
-                self.longest = max(self.longest, len(str(text)))
+            if kind not in self.first:
+                self.first[kind] = str(text), _row_of(batch, int(np.argmax(of_rows == at)))
+            if kind == WORD and len(self.words) <= MOST_WORDS:
+                self.words.setdefault(str(text), len(self.words))
             if text in self.words:
                 places[at] = self.words[text]
         return places[of_rows]
@@ -168,7 +160,6 @@ class Learner:
         """Return why no setting but one that leaves a column out makes inputs of it; None where one does."""
         words = column.words or {}
         as_words = f"`data.categorical={ONE_HOT}:{names_text([column.name])}`"
-        is_often = column.counts[WORD] * LEAST_REPEATED > n_rows  # a word among numbers
         looks = None if column.named else misread(words)
         if column.counts[MISSING] == n_rows:
             return "no cell is filled in"
@@ -178,17 +169,10 @@ class Learner:
             at = example(WORD) if looks[2] == column.first[WORD][0] else f", such as {looks[2][:40]!r}"
             told = f"{looks[0]}{at}, {looks[1]}"
             repeat = len(words) <= min(self._asked.most, n_rows // LEAST_REPEATED)
-            are_few = NUMBER in column.first and not is_often
-            return f"{told}, or if they are categories, {as_words}" if repeat and not are_few else told
+            return f"{told}, or if they are categories, {as_words}" if repeat else told
         if words and NUMBER in column.first:
-            numbered = example(NUMBER).removeprefix(", such as ")
             told = f"numbers and {counted(len(words), 'other word')}{example(WORD)}"
-            told = f"{told}, {numbered} is a number" if numbered else told
-            if is_often or all(map(CODE.fullmatch, words)):
-                return f"{told}; if they are names, {as_words}"
-            return f"{told}; write the numbers that are meant, or where there are none, nothing"
-        if column.longest > MOST_WORD_CHARACTERS:
-            return f"texts of up to {column.longest} characters{example(WORD)}"
+            return f"{told}; write the numbers that are meant, or nothing; if they are names, {as_words}"
         if len(words) > MOST_WORDS:
             return f"more than {MOST_WORDS} different words{example(WORD)}"
         if not column.named and len(words) == column.counts[WORD] >= LEAST_IDS:
@@ -198,8 +182,7 @@ class Learner:
             more = f"`data.categories={len(words)}` takes them"
             return f"{told}; {more}" if len(words) <= n_rows // LEAST_REPEATED else told
         if (twice := of_one_value(map(value_of, words))) is not None:
-            both = [f"{[*words][k][:40]!r} in {column.rows[k].place(0)}" for k in twice]
-            return f"{' and '.join(both)} are one value, write it in one way"
+            return f"{' and '.join(f'{[*words][k][:40]!r}' for k in twice)} are one value, write it in one way"
         return None
 
 

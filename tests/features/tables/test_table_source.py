@@ -128,7 +128,7 @@ MISSING, ONEHOT = "`data.missing=median`", "`data.categorical=onehot`"
 DROP = "`data.drop=a`"
 CODES = "zip,b,y\n" + "".join(f"{k % 9:02},2,{k % 2}\n" for k in range(40))
 WIDE = f"t,a,y\n{'x' * 150_000},1,0\n" + "w,,1\n" * 9
-TEXTS = '"a, b",c,y\n' + f"{'x' * 300},1,2\nw,3,4\n" * 9
+TEXTS = '"a, b",c,y\n' + "".join(f"w{k},{k % 7},{k % 2}\n" for k in range(20))
 # A row of a column of numbers that are written in another way, or of dates.
 OTHERWISE = "{}.5%|{} kg|{}kg|{}\u202f000|1.{}D-01|0x{}f|{}/8|{}-510|${}|{} star|({})|−{}|~{}|{}+|1_0{}|'{}|٣{}|{}h 5m"
 OTHERWISE += "|1{} de enero de 2023|{} days 01:30:00|2020-01-{}|{}.01.2020|{}/31/20|{}:30|2020-{}|2020-01-{}T12:30Z"
@@ -153,13 +153,13 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     (WORDS, {"categorical": "onehot"}, "color (6 of 24 missing, the first in line 5), age (12", MISSING),
     (WORDS, {"missing": "median"}, "color (2 words", ONEHOT),
-    (WORDS + "24,7,3,y\n", ENCODED, "'7' in line 26 is a number; if they are names, `data.c", "`data.drop=color`"),
+    (WORDS + "24,7,3,y\n", ENCODED, "numbers and 2 other words, such as 'red' in line 2; write", "`data.drop=color`"),
     (WORDS + "24,red,inf,y\n", ENCODED | {"drop": ("id",)}, "age (1 infinite, such as 'inf' in", "`data.drop=id,age`"),
     (WORDS + "24,red,inf,y\n", ENCODED | {"columns": ("age", "color")}, "age (1 infinite", "`data.columns=color`"),
     (WIDE, {"drop": ("t",)}, "a (9 of 10 missing, the first in line 3)", MISSING),
     (rows_of_a([""] * 18), {}, "a (no cell is filled in)", DROP),
     (rows_of_a(["inf", ""] * 9), {}, "a (9 infinite, such as 'inf' in line 2)", DROP),
-    (TEXTS, {}, f"a, b (texts of up to 300 characters, such as '{'x' * 40}' in line 2)", '`data.drop="a, b"`'),
+    (TEXTS, {}, "a, b (20 words, another one in each row, such as 'w0' in line 2)", '`data.drop="a, b"`'),
     (
         rows_of_a(f"w{k}" for k in range(1002)),
         ENCODED,
@@ -172,7 +172,7 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     (
         rows_of_a(k or "none?" for k in range(60)),
         {},
-        "1 other word, such as 'none?' in line 2, '1' in line 3",
+        "1 other word, such as 'none?' in line 2; write the numbers",
         DROP,
     ),
     (
@@ -181,8 +181,13 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
         "seconds as such, or if they are categories",
         DROP,
     ),
-    (rows_of_a(["007", "17"] * 9), {}, "'007' in line 2, '17' in line 3 is a number; if they are names, `data.", DROP),
-    (SPELLINGS, {"categorical": "onehot:a"}, "'1.1' in line 2 and '1.10' in line 3 are one value", f"{DROP} {ONEHOT}"),
+    (
+        rows_of_a(["007", "17"] * 9),
+        {},
+        "'007' in line 2; write the numbers that are meant, or nothing; if",
+        DROP,
+    ),
+    (SPELLINGS, {"categorical": "onehot:a"}, "'1.1' and '1.10' are one value", f"{DROP} {ONEHOT}"),
     *(
         (
             rows_of_form(form),
