@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from features.cell_text import NULL_WORDS, composed, is_plain_number, misread, shown, text_of
+from features.cell_text import NULL_WORDS, composed, misread, shown, text_of
 from features.errors import DataError, UnavailableError
 from features.images import BYTE_SCALE, IDX_FILES, rescaled, scale_of_parts
 from features.input_files import open_plain
@@ -21,6 +21,9 @@ from features.source import PARTS, Source, SourceSpec, source_of
 from features.targets import check_finite_targets, written
 
 TIMES = "give numbers of days or seconds"
+NUMBERS = (
+    "give numbers: words by OneHotEncoder in a pipeline, text by .astype(float), times as seconds, lists as columns"
+)
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 Keys = tuple[str, ...]  # the names of four arrays: inputs and labels of the train and of the test part
 SPLIT_KEYS: Keys = ("train/X", "train/y", "test/X", "test/y")
@@ -232,25 +235,16 @@ def _check_objects(values: Any, name: str, *, words: bool, place: str = "") -> N
     for row, cell in enumerate(array.reshape(-1).tolist()):
         is_word = isinstance(cell, str | bytes)
         kinds.add(is_word)
-        told = f"such as {cell!r:.60}"
         if is_word and words:
             continue
-        if is_word and all(isinstance(one, str) and is_plain_number(one) for one in array.reshape(-1).tolist()):
-            raise DataError(f"{name} holds numbers as text{place}, {told}; convert them, by .astype(float)")
-        if is_word:
-            remedy = "encode words first, with OneHotEncoder in a pipeline, or train from a file with the command"
-            raise DataError(f"{name} holds words{place}, {told}; {remedy if name == 'X' else 'numbers are needed'}")
-        if text_of(cell) is None:
+        if not is_word and text_of(cell) is None:
             if words:
                 raise DataError(f"{name}: row {row} has no label")
             if str(cell) == "<NA>":  # of pandas, in a column of objects
                 raise DataError(f"{name} contains {cell}; write np.nan, or fill gaps in with SimpleImputer")
-        elif any(hasattr(cell, part) for part in ("year", "hour", "total_seconds")):
-            raise DataError(f"{name} holds times{place}, {told}; {TIMES}")
-        elif isinstance(cell, list | tuple | np.ndarray):
-            raise DataError(f"{name} holds lists or structs{place}, {told}; give each place or field a column")
         elif not isinstance(cell, Real | Decimal | np.bool | dict):  # of which NumPy tells what scikit-learn wants
-            raise DataError(f"{name} holds objects of type {type(cell).__name__}, {told}; give numbers")
+            held = "words" if is_word else f"objects of type {type(cell).__name__}"
+            raise DataError(f"{name} holds {held}{place}, such as {cell!r:.60}; {NUMBERS}")
     if words and len(kinds) > 1:
         raise DataError(f"{name} holds words and numbers; give labels of one type")
 

@@ -98,11 +98,6 @@ def is_number(cell: str) -> bool:
     return cell not in TRUTH_WORDS and not isinstance(value_of(cell.replace(",", ".")), str)
 
 
-def is_plain_number(text: str) -> bool:
-    """Return whether a text is a number without a needless zero in front."""
-    return isinstance(value_of(text), int | float) and text not in TRUTH_WORDS and not re.match(r"\s*[+-]?0\d", text)
-
-
 def looks_like_cell(name: str) -> bool:
     """Return whether the name of a column is a number, a date, a truth value or a word for a missing cell."""
     return is_number(name) or name in (*NULL_WORDS[1:], *TRUTH_WORDS) or _DATE.fullmatch(name) is not None
