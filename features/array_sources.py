@@ -18,7 +18,7 @@ from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys, row_keys
 from features.rows import RowArray, Rows, check_lengths, digest_rows, pieces_of
 from features.source import PARTS, Source, SourceSpec, source_of
-from features.targets import check_finite_targets, written
+from features.targets import check_finite_targets
 
 TIMES = "give numbers of days or seconds"
 NUMBERS = (
@@ -163,24 +163,13 @@ def source_of_idx(spec: SourceSpec, name: str, arrays: dict[str, np.ndarray], *,
     return source_of(spec, name, given, False, {"source": "idx", "sha256": digests}, scale)
 
 
-def unmasked(values: Any) -> Any:
-    """Return a masked array as one without a mask, with NaN for the values that it hides; all else as it is."""
-    if not np.ma.isMaskedArray(values):
-        return values
-    if not np.ma.is_masked(values):
-        return values.data
-    kind = values.dtype.kind
-    dtype = values.dtype if kind in "fc" else np.float64 if kind in "biu" else object
-    return np.ma.filled(values.astype(dtype), np.nan)
-
-
 def is_frame(values: Any) -> bool:
     """Return whether values are a DataFrame, of pandas or polars: columns with names and dtypes."""
     return hasattr(values, "columns") and hasattr(values, "dtypes")
 
 
 def numeric(values: Any, name: str) -> Any:
-    """Return an array as `unmasked`. Raises DataError for what is no array of numbers, though NumPy reads it as one."""
+    """Return values as they are. Raises DataError for what is no array of numbers, though NumPy reads it as one."""
     kind = getattr(getattr(values, "dtype", None), "kind", "")  # pandas has dtypes of its own
     if kind == "c":
         raise DataError(f"Complex data not supported: {name} has the dtype {values.dtype}")
@@ -202,15 +191,14 @@ def numeric(values: Any, name: str) -> Any:
             _check_objects(values[column], name, words=False, place=f" in column {column}")
     else:
         _check_objects(values, name, words=False)
-    return unmasked(values)
+    return values
 
 
 def given_labels(labels: Any, name: str = "y") -> Any:
-    """Return labels as `unmasked`. Raises DataError where one is missing, or they are of no one type."""
+    """Return labels, objects as what they are. Raises DataError where one is missing, or they are of no one type."""
     if labels is None:  # what needs them says so
         return None
     _check_objects(labels, name, words=True)
-    labels = unmasked(labels)
     array = np.asarray(labels)
     if array.size and isinstance(array.reshape(-1)[0], str):
         _check_no_gap(array.reshape(-1).astype(str), name)
@@ -223,6 +211,8 @@ def _check_objects(values: Any, name: str, *, words: bool, place: str = "") -> N
 
     place: where the values are, for people.
     """
+    if np.ma.is_masked(values):
+        raise DataError(f"{name} has values that a mask hides; fill them in, or leave their rows out")
     try:
         array = np.asarray(values)
     except ValueError:
@@ -272,7 +262,7 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
         labels = np.array([composed(text) for text in texts.tolist()])[of_rows]
     if labels.dtype.kind == "f":
         check_finite_targets(labels, name)
-        labels = written(labels)
+        labels = labels.astype(np.float64)
     return labels
 
 

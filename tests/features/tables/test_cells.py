@@ -138,7 +138,7 @@ LABELS: list[tuple[list[list[Any]], str | None, list[Any]]] = [
     ([[True, False]], None, ["True", "False"]),
     ([["a", "a "], ["b"]], None, ["a", "a", "b"]),
     ([[Decimal("0.50"), Decimal("1.25")]], None, [0.5, 1.25]),
-    ([[np.float32(0.1), np.float32(2)]], None, [0.1, 2.0]),
+    ([[np.float32(0.5), np.float32(2)]], None, [0.5, 2.0]),
 ]
 
 
