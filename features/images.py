@@ -35,18 +35,14 @@ IDX_FILES = {
 def input_shape(shape: Sequence[int], name: str) -> tuple[int, ...]:
     """Return the shape of one input: (d,), (H, W) of images, with or without one channel, or (H, W, 3) of colour.
 
-    Raises DataError for other shapes, with the numpy that makes images, or columns, of them.
+    Raises DataError for other shapes.
     """
     sizes = tuple(map(int, shape[1:]))
     if len(sizes) == 3 and 1 in (sizes[0], sizes[2]):
         return sizes[1:] if sizes[0] == 1 else sizes[:2]
     if len(sizes) in (1, 2) or (len(sizes) == 3 and sizes[2] == N_COLOURS):
         return sizes
-    remedy = f"{name}.reshape(len({name}), -1) for columns" if sizes else f"{name}.reshape(-1, 1) for one column"
-    if len(sizes) == 3 and sizes[0] == N_COLOURS:
-        remedy = f"{name}.transpose(0, 2, 3, 1) for colour images, {remedy}"
-    if len(sizes) == 3 and sizes[2] == N_COLOURS + 1:
-        remedy = f"colours on white (a = {name}[..., 3:] / 255; {name}[..., :3] * a + 255 * (1 - a)), {remedy}"
+    remedy = f"{name}.reshape(len({name}), -1) gives columns, {name}.transpose(0, 2, 3, 1) brings channels to the end"
     raise DataError(f"{name} has shape {tuple(shape)}; give (n, d), (n, H, W) or (n, H, W, 3): {remedy}")
 
 

@@ -218,8 +218,7 @@ class RowOrder(NamedTuple):
             remedy = "name all inputs in `data.columns` to use one by which the table is only sorted"
             yield f"left out, as they number the rows: {left_out}; {remedy}"
         if kept:
-            use = "they are used, as there are no others; if they only number the rows, nothing is learned"
-            yield f"inputs that may number the rows: {kept}; {use}"
+            yield f"inputs that may number the rows are used, as there are no others: {kept}"
 
 
 def _is_in_order(values: NDArray[np.float64], n_columns: int) -> bool:

@@ -384,9 +384,7 @@ def _opened(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
         except (DataError, GeneratorExit):
             raise
         except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-            words = " ".join(str(error).split())[:120]
-            fault = "is encrypted; decrypt it" if "crypt" in words else f"not a readable parquet file ({words})"
-            raise DataError(f"{path}: {fault}") from error
+            raise DataError(f"{path}: not a readable parquet file ({' '.join(str(error).split())[:120]})") from error
 
 
 TablePart = CsvFile | ParquetFile  # one file of a table

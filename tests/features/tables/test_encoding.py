@@ -210,11 +210,11 @@ def test_inputs_that_are_all_in_order_are_used_and_told(tmp_path):
     frame.to_csv(tmp_path / "t.csv")
     source = opened(tmp_path / "t.csv")
     assert source.columns.inputs == ("x",)
-    assert any("may number" in warning and ": x; they are used" in warning for warning in source.warnings)
+    assert any("may number" in warning and warning.endswith(": x") for warning in source.warnings)
     frame.assign(t=TIMES).to_csv(tmp_path / "t.csv", index=False)
     source = opened(tmp_path / "t.csv", target="y")
     assert source.columns.inputs == ("x", "t")
-    assert any(": x, t; they are used" in warning for warning in source.warnings)
+    assert any(warning.endswith(": x, t") for warning in source.warnings)
 
 
 @pytest.mark.parametrize("case", ["sorted", "ties", "walk", "swapped"])

@@ -21,7 +21,6 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow.parquet import encryption
 
 from features.errors import DataError, MissingInputError
 from features.input_files import CSV_SUFFIXES, PACKED_SUFFIXES
@@ -183,24 +182,6 @@ def test_row_groups_without_rows(tmp_path):
         for n_rows in (0, 3, 0, 2, 0):
             writer.write_table(pyarrow.table({"a": np.arange(n_rows * 1.0), "A": np.ones(n_rows)}, schema))
     assert [row[0] for row in cells_of(Table.in_files(tmp_path / "t.parquet"))] == ["0", "1", "2", "0", "1"]
-
-
-@pytest.mark.parametrize("plaintext_footer", [True, False])
-def test_an_encrypted_file_is_told(tmp_path, plaintext_footer):
-    class Keys(encryption.KmsClient):  # type: ignore[misc]
-        def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
-            return key_bytes.hex().encode()
-
-    factory = encryption.CryptoFactory(lambda config: Keys())
-    asked = encryption.EncryptionConfiguration("k", column_keys={"k": ["a"]}, plaintext_footer=plaintext_footer)
-    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), asked)
-    table = pyarrow.table({"a": [1.0, 2.0], "y": [0, 1]})
-    with pyarrow.parquet.ParquetWriter(
-        tmp_path / "t.parquet", table.schema, encryption_properties=properties
-    ) as writer:
-        writer.write_table(table)
-    with pytest.raises(DataError, match=r"t\.parquet: is encrypted; decrypt it"):
-        cells_of(Table.in_files(tmp_path / "t.parquet"))
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ DAYS = np.arange(120).astype("datetime64[D]")
     [
         ({"X": np.tile(DAYS, (3, 1)).T}, r"X holds times \(datetime64\[D\]\); give numbers of days"),
         ({"X": np.zeros((120, 3), [("a", float)])}, "X holds records; give .*unstructured"),
-        ({"X": np.zeros((120, 2, 2, 2))}, r"X has shape .*; give .*: X\.reshape\(len\(X\), -1\) for columns$"),
+        ({"X": np.zeros((120, 2, 2, 2))}, r"X has shape .*; give .*: X\.reshape\(len\(X\), -1\) gives columns"),
         ({"y": DAYS}, r"y holds times"),
         ({"y": DAYS.astype(str)}, "y holds words, such as '1970-01-01'"),
         ({"y": np.resize([1.0, None], 120)}, "y: row 1 is nan; every target must be finite"),
