@@ -86,7 +86,7 @@ def choose(size: int, intercept: bool, stored: tuple[Stored, ...], checkpoints: 
         n_threads = available_processors()
         found = greedy.select(statistics, size, intercept=intercept, after=after, n_threads=n_threads)
         progress.advance(most**2 - n_before**2)  # of which there may be fewer that add anything
-        return found.chosen
+        return found
 
     tried = select_part(FIT, fit)
     if not len(tried):

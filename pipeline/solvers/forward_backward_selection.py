@@ -12,7 +12,6 @@ a model. Where first ones are clearly better than the last left, they are settle
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,16 +43,8 @@ STRIPE = 1536  # candidates that a thread updates at once; fixed, since the bits
 CHOSEN_GRAMS = 10  # A choice holds as many of the chosen beside a row over all candidates for each, measured.
 
 
-@dataclass(frozen=True)
-class Selection:
-    """What was chosen."""
-
-    chosen: NDArray[np.int64]  # (k,), in the order of the model; any prefix is what a selection of that size chooses
-    reductions: NDArray[np.float64]  # (k,): by how much each lowers Σ‖y - C w‖², beside those before it
-
-
-def select(statistics: GramStatistics, size: int, *, intercept: bool, **of_forward: Any) -> Selection:
-    """Choose `size` of the candidates, or fewer where no more are left that add anything.
+def select(statistics: GramStatistics, size: int, *, intercept: bool, **of_forward: Any) -> Index:
+    """Return `size` of the candidates, or fewer where no more are left that add anything; any prefix is a choice.
 
     Of those chosen on the way forward the first `forward_size` are dropped again, beside first centers that are settled
     beforehand where so many leave less error. The others follow as they were chosen.
@@ -62,7 +53,7 @@ def select(statistics: GramStatistics, size: int, *, intercept: bool, **of_forwa
     no pass over the rows.
     """
     n_back, added = forward_size(statistics.n_centers), damping(statistics)
-    chosen = forward(statistics, max(size, n_back), intercept=intercept, **of_forward).chosen
+    chosen = forward(statistics, max(size, n_back), intercept=intercept, **of_forward)
     statistics, n = statistics.cut(chosen), len(chosen)
     used, n_back = statistics.centred() if intercept else statistics, min(n_back, n)
     order = _back(used, np.empty(0, np.int64), np.arange(n_back), added)
@@ -73,7 +64,7 @@ def select(statistics: GramStatistics, size: int, *, intercept: bool, **of_forwa
     plain, settled = (_reductions(used, way, added) for way in ways)
     # Of the same centers in two orders, settled ones come first: fewer of them may be taken in the end.
     is_plain = plain.sum() > settled.sum() * (1.0 + ROUNDING)
-    return Selection(chosen[ways[int(not is_plain)]], plain if is_plain else settled)
+    return chosen[ways[int(not is_plain)]]
 
 
 def forward(
@@ -83,8 +74,8 @@ def forward(
     intercept: bool,
     after: Callable[[list[int]], None] = lambda chosen: None,
     n_threads: int = 1,
-) -> Selection:
-    """Choose `size` of the candidates one by one, or fewer where no more are left that add anything.
+) -> Index:
+    """Return `size` of the candidates, chosen one by one, or fewer where no more are left that add anything.
 
     statistics : of all candidates; the Gram is read by rows and never copied.
     intercept : an unpenalised one is fitted beside the weights.
@@ -109,7 +100,7 @@ def forward(
                 factor.copies[:] = False
                 for m in factor.chosen:
                     factor.mark_copies(m)
-        return Selection(np.array(factor.chosen, np.int64), factor.reductions())
+        return np.array(factor.chosen, np.int64)
 
 
 def damping(statistics: GramStatistics) -> float:
@@ -337,11 +328,6 @@ class _Factor:
         if n == SLAB_ROWS:
             self.spanned[:] = False
         self._refresh()
-
-    def reductions(self) -> NDArray[np.float64]:
-        """Return ‖q_m‖² / s_m of each center beside those before it, (j,) (mathematics.md, eqs. 61 and 63)."""
-        beta = self._beta()
-        return np.asarray(np.einsum("jt,jt->j", beta, beta))
 
     def _refresh(self) -> None:
         """Compute s and q from V, without the rounding of their rank-1 steps (mathematics.md, eq. 63)."""
