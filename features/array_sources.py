@@ -211,7 +211,7 @@ def _check_objects(values: Any, name: str, *, words: bool, place: str = "") -> N
 
     place: where the values are, for people.
     """
-    if np.ma.is_masked(values):
+    if np.ma.isMaskedArray(values) and np.ma.is_masked(values):  # arrays of pandas have a mask of their own
         raise DataError(f"{name} has values that a mask hides; fill them in, or leave their rows out")
     try:
         array = np.asarray(values)
