@@ -2,9 +2,10 @@
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from itertools import chain
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +17,10 @@ from features.errors import DataError, UnavailableError
 from features.images import BYTE_SCALE, IDX_FILES, rescaled, scale_of_parts
 from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys, row_keys
-from features.rows import RowArray, Rows, check_lengths, digest_rows, pieces_of
+from features.rows import RowArray, Rows, check_lengths, check_whole, digest_rows, pieces_of
 from features.source import PARTS, Source, SourceSpec, source_of
-from features.targets import check_finite_targets
+from features.tables.encoding import array_warnings
+from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets
 
 TIMES = "give numbers of days or seconds"
 NUMBERS = (
@@ -117,7 +119,12 @@ def _source_of(
         weights, groups = (None if name is None else np.asarray(arrays[name][:]) for name in (of_weights, of_groups))
         groups = None if groups is None else keys_of_groups(groups, len(labels), f"groups {spec.groups}{of}")
         given.append(Rows(arrays[inputs], labels, weights, digests.keys.get(inputs), groups))
-    return source_of(spec, Path(spec.dataset).stem, given, len(given[0].X.shape) == 2, identity, digests.scale)
+    first = given[0].X
+    is_table = len(first.shape) == 2
+    source = source_of(spec, Path(spec.dataset).stem, given, is_table, identity, digests.scale)
+    if not is_table or not digests.keys or not isinstance(first, np.ndarray):  # Stored arrays are not read for this.
+        return source
+    return replace(source, warnings=array_warnings(first, [*map(str, range(first.shape[1]))]))
 
 
 def keys_of_groups(groups: Any, n_rows: int, name: str = "groups") -> RowKeys:
@@ -219,6 +226,8 @@ def _check_objects(values: Any, name: str, *, words: bool, place: str = "") -> N
         raise DataError(f"{name} holds lists of several lengths; give each row as many numbers") from None
     if array.dtype.kind in "mM":
         raise DataError(f"{name} holds times ({array.dtype}); {TIMES}")
+    if not words:
+        check_whole(array, name)
     if array.dtype.kind not in "OTUS" or (words and array.dtype.kind in "US") or not array.ndim:
         return
     kinds = set[bool]()
@@ -235,6 +244,8 @@ def _check_objects(values: Any, name: str, *, words: bool, place: str = "") -> N
         elif not isinstance(cell, Real | Decimal | np.bool | dict):  # of which NumPy tells what scikit-learn wants
             held = "words" if is_word else f"objects of type {type(cell).__name__}"
             raise DataError(f"{name} holds {held}{place}, such as {cell!r:.60}; {NUMBERS}")
+        elif isinstance(cell, Integral) and not words and abs(int(cell)) >= LARGEST_WHOLE:
+            raise DataError(f"{name} holds whole numbers{place}, such as {cell!r:.60}; {UNTOLD}")
     if words and len(kinds) > 1:
         raise DataError(f"{name} holds words and numbers; give labels of one type")
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from features.errors import DataError
 from features.images import input_shape, rescaled, to_bytes
 from features.row_draws import RowKeys, row_keys
+from features.targets import LARGEST_WHOLE, UNTOLD
 
 PIECE_BYTES = 8 << 20  # Rows that are read to be hashed, or passed over, are read in pieces of this size.
 TAKE_BYTES = 1 << 20  # Scattered rows are made in pieces of this size, of one row at least.
@@ -202,6 +203,7 @@ def inputs_of(
     def read(values: np.ndarray, rows: NDArray[np.int64]) -> np.ndarray:
         if numbers is not None:
             rows = numbers[rows]
+        check_whole(values, name)
         block = np.asarray(values, dtype)
         check_finite(block, name, rows)
         if scale is not None:
@@ -281,6 +283,14 @@ def check_lengths(inputs: RowArray, labels: RowArray, inputs_name: str, labels_n
     if shape not in ((n_rows,), (n_rows, 1)):
         raise DataError(f"{inputs_name} has {n_rows} rows, {labels_name} has shape {shape}")
     input_dtype(inputs)
+
+
+def check_whole(values: np.ndarray, array_name: str) -> None:
+    """Raise DataError for whole numbers of 64 bits that float64 does not tell apart."""
+    if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
+        long = np.abs(values.astype(np.float64)) >= LARGEST_WHOLE
+        if long.any():
+            raise DataError(f"{array_name} holds whole numbers such as {values[long][0]}; {UNTOLD}")
 
 
 def check_finite(block: np.ndarray, array_name: str, rows: NDArray[np.int64]) -> None:

@@ -12,6 +12,8 @@ MOST_CLASSES = 100  # distinct strings, or labels of images
 # Distinct whole numbers in a table. The widest common sets of classes that are numbered are alphabets of 26 letters;
 # counts (the 28 ages of abalone), scores and years begin above, and many fewer rows to learn each of them from.
 MOST_TABLE_CLASSES = 26
+LARGEST_WHOLE = 2**53  # float64 tells all smaller whole numbers apart.
+UNTOLD = "float64 does not tell them apart above 2^53: round them"
 LARGEST_WEIGHT = (1e-100, 1e100)  # of the rows, that of the heaviest: sums of squares are to stay within float64
 
 
@@ -81,6 +83,9 @@ def encode(labels: np.ndarray, classes: tuple, array_name: str = "y", first: int
             found = words if labels.dtype.kind == "U" else f"{labels.dtype} values"
             raise DataError(f"{array_name} holds {found}; regression needs numbers")
         values = labels.astype(np.float64)
+        if labels.dtype.kind in "iu" and (long := np.flatnonzero(np.abs(values) >= LARGEST_WHOLE)).size:
+            told = f"{labels[long[0]]} in row {first + long[0]}"
+            raise DataError(f"{array_name} holds whole numbers such as {told}; {UNTOLD}")
         check_finite_targets(values, array_name, first)
         return values
     distinct, inverse = np.unique(labels, return_inverse=True)

@@ -17,10 +17,9 @@ from pyarrow import compute, types
 
 from features.cell_text import NULL_WORDS, TRUTH_WORDS, counted, misread
 from features.errors import DataError
-from features.targets import MOST_TABLE_CLASSES, check_spellings
+from features.targets import LARGEST_WHOLE, MOST_TABLE_CLASSES, UNTOLD, check_spellings
 
 _NULLS = pyarrow.array(NULL_WORDS, pyarrow.string())
-LARGEST_WHOLE = 2**53  # float64 tells all smaller whole numbers apart.
 _NEEDLESS_ZEROS = pyarrow.array([f"0{digit}" for digit in range(10)])
 
 
@@ -62,6 +61,15 @@ def numbers(values: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bo
     return read, np.isnan(read) & texts.is_valid().to_numpy(zero_copy_only=False)
 
 
+def long_numbers(values: "pyarrow.Array", read: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which cells (n,) of a column, read as numbers, are whole ones that float64 does not tell apart."""
+    long = np.abs(read) >= LARGEST_WHOLE
+    if not long.any() or types.is_floating(values.type):
+        return np.zeros(len(read), bool)
+    whole = compute.match_substring_regex(texts_of(values), r"^[+-]?[0-9]+(\.0*)?$").fill_null(False)
+    return long & whole.to_numpy(zero_copy_only=False)
+
+
 def labels_of(
     columns: Sequence["pyarrow.Array"],
     where: str,
@@ -95,11 +103,14 @@ def labels_of(
     def told(k: int) -> str:
         return f"{labels[k].item()!r:.60} in {place(int(firsts[k]))}"
 
-    if task == "regression":
+    if exact is None and (task == "regression" or (task is None and len(labels) > MOST_TABLE_CLASSES)):
         values = _numbers_among(words)
-        if np.isnan(values).any():
+        if task == "regression" and np.isnan(values).any():
             raise DataError(f"{where}: {told(int(np.argmax(np.isnan(values))))} is a word; numbers are needed")
-        return values[of_rows]
+        if (long := np.flatnonzero(np.abs(values) >= LARGEST_WHOLE)).size:
+            raise DataError(f"{where}: holds whole numbers such as {told(int(long[0]))}; {UNTOLD}")
+        if task == "regression":
+            return values[of_rows]
     _check_words(words, where, task, told)
     check_spellings(labels, where, told)
     return labels[of_rows] if exact is None else exact
@@ -130,8 +141,7 @@ def _exact_numbers(texts: "pyarrow.Array") -> NDArray[Any] | None:
     for kind in (pyarrow.int64(), pyarrow.uint64()):
         with suppress(pyarrow.ArrowInvalid):
             return texts.cast(kind).to_numpy()
-    long = texts.filter(pyarrow.array(np.abs(read) >= LARGEST_WHOLE))
-    return None if compute.any(compute.match_substring_regex(long, r"^[+-]?[0-9]+(\.0*)?$")).as_py() else read
+    return None if long_numbers(texts, read).any() else read
 
 
 def _all_numbers(texts: "pyarrow.Array") -> NDArray[np.float64] | None:

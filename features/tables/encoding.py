@@ -36,6 +36,7 @@ from features.errors import DataError
 ONE_HOT = "onehot"
 CHANCE = 1e-6  # that a column of a table whose rows are in a random order is taken for one that they follow
 LEAST_FILLED = 0.9  # of the whole numbers from the least to the largest of a count
+MOST_ROWS = 1000  # of an array that are looked at
 COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr|id)?", re.IGNORECASE)  # Names of columns that count the rows.
 Words = Sequence[Collection[str] | None]  # What the codes of each column stand for, in their order; None for numbers.
 
@@ -219,6 +220,14 @@ class RowOrder(NamedTuple):
             yield f"left out, as they number the rows: {left_out}; {remedy}"
         if kept:
             yield f"inputs that may number the rows are used, as there are no others: {kept}"
+
+
+def array_warnings(X: NDArray[Any], names: Sequence[str]) -> tuple[str, ...]:
+    """Return what a user of arrays X (n, d) should know of the columns that number its rows, by the first rows."""
+    codes = np.asarray(X[:MOST_ROWS], np.float64)
+    found = RowOrder.of(names, [None] * len(names), codes, np.zeros(1, np.int64)).left_out
+    told = f"columns of X that rise or fall from row to row: {shown(names[k] for k in found)}"
+    return (f"{told}; leave out those that only number the rows",) if found else ()
 
 
 def _is_in_order(values: NDArray[np.float64], n_columns: int) -> bool:

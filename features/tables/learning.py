@@ -27,7 +27,7 @@ from features.cell_text import (
 )
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
-from features.tables.cells import distinct, numbers, texts_of
+from features.tables.cells import distinct, long_numbers, numbers, texts_of
 from features.tables.encoding import ONE_HOT, EncodingRequest, Words
 from features.tables.readers import Batch
 
@@ -35,7 +35,7 @@ MOST_COMPLAINTS = 20  # Columns that are listed.
 LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
 LEAST_REPEATED = 10  # Rows for each category, on average; of fewer little is learned.
 MOST_WORDS = 1000  # Words of a column that are counted; a column that is refused may have a million.
-NUMBER, WORD, MISSING, INFINITE = "number", "word", "missing", "infinite"
+NUMBER, WORD, MISSING, INFINITE, LONG = "number", "word", "missing", "infinite", "long"
 
 
 @dataclass
@@ -59,7 +59,7 @@ class _Column:
             self.words = {}
             return self._places(batch, values)
         kinds = {INFINITE: np.isinf(read), MISSING: np.isnan(read)} if not finite.all() else {}
-        for kind, rows in kinds.items():
+        for kind, rows in {LONG: long_numbers(values, read), **kinds}.items():
             self.counts[kind] += int(np.count_nonzero(rows))
             self._see(batch, kind, values, rows)
         return read
@@ -165,6 +165,9 @@ class Learner:
             return "no cell is filled in"
         if column.counts[INFINITE]:
             return f"{column.counts[INFINITE]} infinite{example(INFINITE)}"
+        if column.counts[LONG]:
+            told = f"whole numbers above 2^53{example(LONG)}, which float64 does not tell apart"
+            return f"{told}; if they are names, {as_words}"
         if looks is not None:
             at = example(WORD) if looks[2] == column.first[WORD][0] else f", such as {looks[2][:40]!r}"
             told = f"{looks[0]}{at}, {looks[1]}"

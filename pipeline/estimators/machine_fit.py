@@ -35,6 +35,7 @@ from features.images import image_scale, input_shape, to_bytes
 from features.row_draws import keys_apart, row_keys
 from features.rows import Chosen, Mapped, Rows, Standardisation, some_of
 from features.source import Columns
+from features.tables.encoding import array_warnings
 from features.targets import check_printable, check_spellings, checked_weights, encode
 from pipeline.config.settings import PARAMETERS, parse_value, with_value, with_values, worded
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
@@ -229,6 +230,9 @@ def _validated(machine: Any, X: Any, y: Any) -> tuple[NDArray[np.floating], NDAr
         y=given_labels(y) if is_classifier(machine) else numeric(y, "y"),
         y_numeric=not is_classifier(machine),
     )
+    names = getattr(machine, "feature_names_in_", range(X.shape[1]))
+    for warning in array_warnings(X, [*map(str, names)]):  # as of what `pandas.to_csv` has written
+        warn(warning)
     return X, column_or_1d(y, warn=True)
 
 

@@ -135,6 +135,7 @@ def with_code_point(number):
         ({"X": X, "y": np.resize(["a", "\ud800"], 40)}, "row 1 holds a character"),
         ({"X": X, "y": with_code_point(0x110000)}, "row 2 holds a character"),
         ({"X": X.astype(str), "y": Y}, "X holds words; numbers are needed"),
+        ({"X": np.arange(120).reshape(40, 3) + 2**60, "y": Y}, "X holds whole numbers such as 115.*float64"),
         ({"X": X, "y": np.resize(["a", "a ", "b"], 40)}, "'a' in row 0 and 'a ' in row 1 are one label"),
         ({"X": X, "y": np.resize(["a", "NA", "b"], 40)}, r"y: row 1 has no label \('NA'"),
         ({"X": X, "y": np.resize(np.arange(2).astype("M8[D]"), 40)}, "y holds times"),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from features.cell_text import NULL_WORDS, TRUTH_WORDS, names_in, names_text
 from features.errors import DataError
-from features.tables.cells import distinct, labels_of, numbers
+from features.tables.cells import distinct, labels_of, long_numbers, numbers
 
 MISSING, WORD = None, "a word"
 NUMBERS = {"12": 12, "-3": -3, "+4": 4, "2.50": 2.5, ".5": 0.5, "1.": 1, "1e3": 1000, "-2.5E-3": -0.0025, "0.07": 0.07}
@@ -90,6 +90,9 @@ def test_a_cell_is_the_same_alone_and_in_a_column(cells):
 @given(st.floats(allow_nan=False), st.integers(-(2**80), 2**80))
 def test_numbers_are_those_of_python(number, whole):
     assert read(of_texts([repr(number), str(whole)])) == [number, float(whole)]
+    long = abs(whole) >= 2**53
+    for column in (of_texts([str(whole)]), pyarrow.array([Decimal(whole)])):
+        assert long_numbers(column, numbers(column)[0]).tolist() == [long]
 
 
 TIME = datetime(1970, 1, 2, 12)
@@ -151,6 +154,7 @@ def test_labels_are_numbers_where_all_are_else_texts(pieces, task, expected):
 
 
 ONE_LABEL = r"t: {!r} in row 0 and {!r} in row 1 are one label in two spellings"
+LONG = r"t: holds whole numbers such as '1(0){22}' in row 0; float64 does not tell them apart"
 SPELT_TWICE = [("True", "TRUE"), ("0", "0.0"), ("1", "01"), ("True", "1"), ("Yes", "yes"), (True, 1)]
 REFUSED: list[tuple[list[Any], str | None, str]] = [
     (["-0,5", "1,5", "2"], None, r"t: holds numbers with a comma, such as '-0,5' in row 0; .*`data.task="),
@@ -161,6 +165,8 @@ REFUSED: list[tuple[list[Any], str | None, str]] = [
     (["1", "12 kg"], "regression", "t: '12 kg' in row 1 is a word; numbers are needed"),
     *(([*both, "x"], None, ONE_LABEL.format(*map(str, both))) for both in SPELT_TWICE),
     (["1.1", "1.10", "1.2"], None, ONE_LABEL.format("1.1", "1.10")),
+    ([f"1{'0' * 22}", "5"], "regression", LONG),
+    ([f"1{'0' * 22}", *map(str, range(40))], None, LONG),
     (["x", "y\0"], None, r"t: the label 'y\\x00' ends with a NUL character"),
 ]
 

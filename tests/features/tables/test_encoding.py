@@ -25,6 +25,7 @@ from features.tables.encoding import CHANCE, EncodingRequest, RowOrder, TableEnc
 from features.tables.learning import CellReader, Learner
 from features.tables.readers import Batch, Table, model_layout
 from features.tables.table_source import encoded
+from pipeline.estimators import SLKLClassifier
 from sources import opened, same
 
 
@@ -265,3 +266,13 @@ def test_a_model_never_needs_the_column(tmp_path):
         for name, first in (("t.csv", 1), ("plain.csv", 0)):
             layout = model_layout(Table.in_files(tmp_path / name), None, known, 2, labelled=True)
             assert (layout.inputs, layout.target) == ((first, first + 1), first + 2)
+
+
+def test_estimators_and_arrays_warn_of_a_column_that_counts_the_rows(tmp_path):
+    frame, X = FRAME.reset_index(names="Unnamed: 0"), np.column_stack([FRAME[["a", "b"]], -PLACES])
+    with pytest.warns(UserWarning, match="rise or fall from row to row: Unnamed: 0; leave out"):
+        SLKLClassifier(random_state=0).fit(frame.drop(columns="y"), frame["y"])
+    for inputs, n_warnings in ((X, 1), (X[:, :2], 0)):
+        np.savez(tmp_path / "data.npz", X=inputs, y=FRAME["y"])
+        warnings = opened(tmp_path / "data.npz").warnings
+        assert sum("columns of X that rise or fall from row to row: 2; leave" in one for one in warnings) == n_warnings

@@ -175,6 +175,7 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
         "1 other word, such as 'none?' in line 2; write the numbers",
         DROP,
     ),
+    (rows_of_a(2**53 + k for k in range(30)), {}, "'9007199254740992' in line 2, which float64 does not", DROP),
     (
         rows_of_a(f"{k % 3}-pack" for k in range(30)),
         {},
