@@ -34,6 +34,11 @@ PICTURE_FORMATS = {
 }
 OTHER_PICTURES = (".avif", ".dcm", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".psd", ".svg", ".tga")  # are not read
 PICTURE_SUFFIXES = tuple(chain(*PICTURE_FORMATS.values()))
+# Names of parts, or with such a word.
+PART_NAMES = re.compile(
+    r"(.*[\W\d_])?(train(ing)?|tests?|testing|val(id(ation)?)?|dev|eval(uation)?|pred(ict(ions?)?)?|folds?)([\W\d_].*)?",
+    re.IGNORECASE,
+)
 KNOWN_PICTURES = f"a folder of pictures ({', '.join(PICTURE_SUFFIXES)}) for each class"
 
 
@@ -88,13 +93,13 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     for name, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
         path = Path(name)
         if other := met.get(path.resolve()):
-            raise _read_twice(path, other)
+            raise read_twice(path, other)
         met[path.resolve()] = path
         folders[:] = [one for one in folders if not one.startswith((".", "_"))]
         yield path, folders, files
 
 
-def _read_twice(path: Path, other: Path) -> DataError:
+def read_twice(path: Path, other: Path) -> DataError:
     """Return the error for two paths of one file or folder, which names the one that is, or is in, a link."""
     both = {*path.parents} & {*other.parents}
     apart = (one for one in (path, other, *path.parents, *other.parents) if one not in both)
@@ -197,6 +202,12 @@ def table_files(path: Path) -> list[Path]:
     if len({is_parquet(file) for file in files}) > 1:
         raise DataError(f"{path}: has .csv and .parquet files; give each kind a folder")
     check_text(path, map(str, files))
+    known = dict[tuple[int, int], Path]()
+    for file in files:
+        status = file.stat()
+        other = known.setdefault((status.st_dev, status.st_ino), file)
+        if other is not file and other.resolve() == file.resolve():
+            raise read_twice(file, other)
     return files
 
 
@@ -279,17 +290,21 @@ def part_folders(folder: Path) -> dict[str, Path]:
 
 
 def check_classes(folder: Path) -> None:
-    """Raise DataError where folders that would be classes look like parts: they have folders of pictures alike."""
+    """Raise DataError where folders that would be classes are parts: by their names, or with several folders alike."""
     inner = sorted(_folders_in(folder), key=lambda path: ("train" not in path.name.lower(), path.name))
     if len(inner) == 1 and n_picture_folders(inner[0]) > 1:
         raise DataError(f"{folder}: has one folder, {inner[0].name}; name {inner[0]}, if its folders are the classes")
     for first, second in combinations(inner, 2):
-        both = _picture_folders(first), _picture_folders(second)
-        alike = sorted(both[0] & both[1])
-        if alike and max(map(len, both)) > 1:
+        alike = sorted(_picture_folders(first) & _picture_folders(second))
+        are_parts = all(PART_NAMES.fullmatch(path.name) for path in (first, second))
+        if len(alike) > 1 or (are_parts and _picture_folders(first)):
             told = f"{first.name} and {second.name} have the same folders of pictures ({shown(alike, 3)})"
-            remedy = f"if they are parts, train on {first} with `data.test={second}`"
-            raise DataError(f"{folder}: {told}; {remedy}; if classes, put the pictures of each into one folder")
+            if len(alike) < 2:
+                told = f"{first.name} has folders of pictures, and {second.name} is beside it"
+            remedy = "put the pictures of each class into one folder"
+            if are_parts or not any(PART_NAMES.fullmatch(name) or name.isdecimal() for name in alike):
+                remedy = f"if they are parts, train on {first} with `data.test={second}`; if classes, {remedy}"
+            raise DataError(f"{folder}: {told}; {remedy}")
 
 
 def _picture_folders(folder: Path) -> set[str]:

@@ -81,6 +81,7 @@ def test_pictures_are_grey_where_channels_are_equal(tmp_path):
     ("folders", "are_parts"),
     [
         (("training/a", "training/b", "testing/a"), True),
+        (("Train/a", "Train/b", "Test"), True),
         (("set1/a", "set1/b", "set2/a", "set2/b"), True),
         (("a_test/x", "z_train/x", "z_train/y"), True),
         (("cat/images", "dog/images"), False),
@@ -88,7 +89,7 @@ def test_pictures_are_grey_where_channels_are_equal(tmp_path):
         (("valley/x", "predator/x"), False),
     ],
 )
-def test_parts_are_told_by_folders_alike(tmp_path, folders, are_parts):
+def test_parts_are_told_by_their_names_or_by_several_folders_alike(tmp_path, folders, are_parts):
     write(tmp_path, **dict.fromkeys(folders, 4))
     if are_parts:
         with pytest.raises(DataError, match=r"if they are parts, train on .*(rain|set1).*data\.test=.*([tT]est|set2)"):
@@ -177,11 +178,8 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
         ({"a": 2, "b": 2}, lambda at: (at / "a" / "x.HEIC").touch(), "formats that are not read: a/x.HEIC; convert"),
         ({"A\u0308pfel/x": 2, "A\u0308pfel/y": 2}, lambda at: None, "has one folder, A\u0308pfel; name"),
         ({"c/test/a": 2, "c/train/a": 2}, lambda at: None, "has one folder, c; name .*/c, if its folders are"),
-        (
-            {"s_train/s_train/a": 2, "s_train/s_train/b": 2, "s_test/s_test/a": 2},
-            lambda at: None,
-            r"folders of pictures \(a\); if",
-        ),
+        (dict.fromkeys(("x/train", "x/test", "y/train", "y/test"), 2), lambda at: None, "x and y .*test, train.; put"),
+        ({"s_train/s_train/a": 2, "s_train/s_train/b": 2, "s_test/s_test/a": 2}, lambda at: None, "beside it; if they"),
         ({"train/a": 2, "val/a": 2}, lambda at: None, "has the folder val beside train"),
         ({"train/a": 2, "test/a": 2, "val/a": 2}, lambda at: None, "val beside train and test; .*`data.test=.*/test`"),
         ({"cat": 2, "Cat": 2}, lambda at: None, "the folder Cat and the folder cat are one label"),

@@ -310,6 +310,7 @@ BY_LINK = "is a link, by which .* read twice"
 HARMS: dict[str, tuple[str, Callable[[Path], object], type[Exception], str]] = {
     "a link to no file": ("b.csv", lambda path: path.symlink_to("none"), MissingInputError, "b.csv: is a link to what"),
     "a link to no folder": ("k", lambda path: path.symlink_to("none"), MissingInputError, "k: is a link to what"),
+    "a link to a part": ("b.csv", lambda path: path.symlink_to("c/a.csv"), DataError, BY_LINK),
     "a link to its folder": ("k", lambda path: path.symlink_to(path.parent), DataError, BY_LINK),
     "a link beside": ("k", lambda path: path.symlink_to("c"), DataError, BY_LINK),
     "a pipe": ("b.csv", os.mkfifo, DataError, "b.csv: is a pipe, a device or a socket"),
