@@ -28,11 +28,11 @@ IMAGE_ARRAYS = (
 
 def table_of_pictures() -> str:
     """Return Markdown with a row for each form of pictures."""
-    rows = [
-        (f"{kind} ({', '.join(PICTURE_FORMATS[kind])})", MODES[mode][0], f"`{mode}`", MODES[mode][1])
-        for kind, modes in PICTURES.items()
-        for mode in modes
-    ]
+    rows = []
+    for (kind, mode), stored in PICTURES.items():
+        names = ", ".join(f"`{name}`" for name in stored if name)
+        told = f"`{mode}`" + (f", stored as {names}" if names else "")
+        rows.append((f"{kind} ({', '.join(PICTURE_FORMATS[kind])})", MODES[mode][0], told, MODES[mode][1]))
     return _table(("format", "pixels", "in Pillow", "becomes"), rows)
 
 

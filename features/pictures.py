@@ -4,9 +4,10 @@ Pillow decodes, which scikit-image and imageio read these formats with. It is ca
 time for small pictures and a twentieth to resize large ones, lets other threads go on, and decodes the very bytes that
 were hashed.
 
-Only formats on a list are read, with pixels on a list (`PICTURES`): what Pillow calls the format, and the mode of the
-decoded pixels. What Pillow decodes by halves is refused: colour of 16 bits (it keeps 8, whatever is in them), signed
-pixels (it takes them for unsigned), and one transparent grey of other than 8 bits (it compares that with other values).
+Only formats on a list are read, in forms on a list (`PICTURES`): what Pillow calls the format, the mode of the decoded
+pixels, and the way in which the file stores them. What Pillow decodes by halves is not on it: colour of 16 bits (it
+keeps 8, whatever is in them), signed pixels (it takes them for unsigned), and one transparent grey of other than 8 bits
+(it compares that with other values).
 """
 
 import hashlib
@@ -49,24 +50,49 @@ LUMINANCE = (0.2125, 0.7154, 0.0721)  # of Rec. 709, as scikit-image's rgb2gray
 LARGEST_SIDE = 128  # pixels, where no size is asked for
 MOST_PIXELS, MOST_FILE_BYTES = 1 << 26, 1 << 28  # of one picture
 LARGE_BYTES = 1 << 25  # what is larger while it is decoded is decoded alone
+GAP_BYTES = 512  # A block of a disk; pictures of one colour may have as many zeros in a row.
 BLOCK_BYTES = 4 << 20  # of pixels that are decoded at once
 TOGETHER = 32  # pictures that a thread decodes in one go
 THREADS = min(4, len(os.sched_getaffinity(0)))
 MOST_NAMED = 20  # Pictures that an error spells out for each reason.
 _TURNED = 274  # the tag of Exif that says how a camera was held
-LOSSY = ("JPEG", "MPO", "WEBP")  # Formats whose grey pixels may come out with a little colour.
+_SCAN, _END = b"\xff\xda", b"\xff\xd9"  # of JPEG: what pixels begin and end with, and do not have in them
+JPEGS = ("JPEG", "MPO")
+LOSSY = (*JPEGS, "WEBP")  # Formats whose grey pixels may come out with a little colour.
 LEAST_COLOUR = {True: 4, False: 1}  # between channels of a pixel in colour, of such formats and of others
 _alone = Lock()
 # Bytes that a pixel of a mode takes while it is decoded.
 PIXEL_BYTES = {"1": 3, "L": 2, "I;16": 10, "I;16B": 10, "I": 14, "LA": 14, "P": 14, "RGB": 12, "RGBA": 16}
-PICTURES = {  # The modes of the pixels of each format.
-    "PNG": ("1", "L", "I;16", "LA", "P", "RGB", "RGBA"),
-    "JPEG": ("L", "RGB"),
-    "BMP": ("1", "L", "P", "RGB"),
-    "TIFF": ("1", "L", "I;16", "I;16B", "LA", "P", "RGB", "RGBA"),
-    "PPM": ("1", "L", "I", "RGB"),
-    "WEBP": ("RGB", "RGBA"),
-    "GIF": ("L", "P"),
+PICTURES: dict[tuple[str, str], tuple[str, ...]] = {  # (format, mode): ways in which pixels are stored
+    ("PNG", "1"): ("1",),
+    ("PNG", "L"): ("L;2", "L;4", "L"),
+    ("PNG", "I;16"): ("I;16B",),
+    ("PNG", "LA"): ("LA",),
+    ("PNG", "P"): ("P;1", "P;2", "P;4", "P"),
+    ("PNG", "RGB"): ("RGB",),
+    ("PNG", "RGBA"): ("RGBA",),
+    ("JPEG", "L"): ("L",),
+    ("JPEG", "RGB"): ("RGB",),
+    ("BMP", "1"): ("1",),
+    ("BMP", "L"): ("L",),
+    ("BMP", "P"): ("P;4", "P"),
+    ("BMP", "RGB"): ("BGR", "BGRX"),
+    ("TIFF", "1"): ("1", "1;I"),
+    ("TIFF", "L"): ("L", "L;I"),
+    ("TIFF", "I;16"): ("I;16", "I;16N"),
+    ("TIFF", "I;16B"): ("I;16B",),
+    ("TIFF", "LA"): ("LA",),
+    ("TIFF", "P"): ("P",),
+    ("TIFF", "RGB"): ("RGB", "R"),
+    ("TIFF", "RGBA"): ("RGBA", "RGBa"),
+    ("PPM", "1"): ("1;I",),
+    ("PPM", "L"): ("L",),
+    ("PPM", "I"): ("I;16B", "L;16"),
+    ("PPM", "RGB"): ("RGB",),
+    ("WEBP", "RGB"): ("",),
+    ("WEBP", "RGBA"): ("",),
+    ("GIF", "L"): ("",),
+    ("GIF", "P"): ("",),
 }
 GREY_MODES, DEEP_MODES = ("1", "L", "I;16", "I;16B", "I"), ("I;16", "I;16B", "I")
 _NOT_READ = {
@@ -86,6 +112,7 @@ class Decoded(NamedTuple):
     pixels: NDArray[np.uint8]  # (H, W) or (H, W, 3)
     sha256: NDArray[np.uint64]  # (4,), of the file
     n_bytes: int  # that decoding took
+    has_gap: bool  # whether zeros stand in a row in a JPEG, as where a block of a disk was lost
 
 
 @dataclass(frozen=True)
@@ -118,11 +145,12 @@ class Decoder:
         picture = _opened(io.BytesIO(content))
         if picture.format == "PNG":
             Image.open(io.BytesIO(content), formats=("PNG",)).verify()  # checksums
+        has_gap = picture.format in JPEGS and bytes(GAP_BYTES) in _scan_of(content)
         picture.draft(None, (2 * max(self.size),) * 2)  # a JPEG far larger is decoded at a half, quarter or eighth
         n_bytes = len(content) + PIXEL_BYTES[picture.mode] * picture.width * picture.height
         with _room(n_bytes):
             pixels = self.pixels(picture)
-        return Decoded(pixels, np.frombuffer(hashlib.sha256(content).digest(), "<u8"), n_bytes)
+        return Decoded(pixels, np.frombuffer(hashlib.sha256(content).digest(), "<u8"), n_bytes, has_gap)
 
     def pixels(self, picture: Image.Image) -> NDArray[np.uint8]:
         """Return the pixels (H, W), or (H, W, 3) in colour, of an opened picture."""
@@ -140,6 +168,18 @@ class Decoder:
         if picture.size != self.size[::-1]:  # a triangle as wide as what a pixel stands for: no aliases
             picture = picture.resize(self.size[::-1], Image.Resampling.BILINEAR)
         return np.asarray(picture)
+
+
+def _scan_of(content: bytes) -> bytes:
+    """Return the stored pixels of the first picture in a JPEG. Raises DataError where they do not end."""
+    begin = 2
+    while content[begin : begin + 1] == b"\xff" and content[begin : begin + 2] != _SCAN:  # headers, with a thumbnail
+        is_filled = content[begin + 1 : begin + 2] == b"\xff"
+        begin += 1 if is_filled else 2 + int.from_bytes(content[begin + 2 : begin + 4])
+    end = content.find(_END, begin)
+    if end < 0:
+        raise DataError("ends before its last pixel; copy it again")
+    return content[begin:end]
 
 
 def _room(n_bytes: int) -> AbstractContextManager[Any]:
@@ -168,9 +208,9 @@ def check_form(picture: Image.Image) -> None:
     if picture.format != "MPO" and getattr(picture, "is_animated", False):  # of those the first is the photograph
         raise DataError("has several pictures or pages; save each as a picture of its own")
     kind, stored = "JPEG" if picture.format == "MPO" else str(picture.format), _stored(picture)
-    fault = None if picture.mode in PICTURES.get(kind, ()) else _NOT_READ.get(picture.mode, "other pixels")
-    if "16" in stored and picture.mode not in DEEP_MODES:
-        fault = "colour or alpha of 16 bits"
+    fault = None if stored in PICTURES.get((kind, picture.mode), ()) else _NOT_READ.get(picture.mode, "other pixels")
+    if fault and "16" in stored:
+        fault = "colour or alpha of 16 bits" if picture.mode[0] in "RL" else "pixels of 16 bits"
     if picture.mode in ("1", *DEEP_MODES) or stored in ("L;2", "L;4"):
         fault = "one transparent grey" if "transparency" in picture.info else fault
     if kind == "TIFF":
@@ -231,6 +271,7 @@ class ReadPictures:
     sha256: str  # of names, files and pixels
     decoding_bytes: int  # of the largest picture
     notes: Sequence[str]  # what was passed over, and how they were resized
+    warnings: Sequence[str]  # what may be damaged
 
 
 class Pictures:
@@ -302,7 +343,8 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
     source = source_of(replace(spec, task=task), folder.resolve().name, given, False, identity, BYTE_SCALE)
     notes = [note for one in read for note in one.notes]
-    return replace(source, image_scale=read[0].scale, notes=(*notes, *source.notes))
+    warnings = tuple(warning for one in read for warning in one.warnings)
+    return replace(source, image_scale=read[0].scale, notes=(*notes, *source.notes), warnings=warnings)
 
 
 def _found(
@@ -369,6 +411,7 @@ def decode_all(
 ) -> ReadPictures:
     """Return what pictures are; DataError with all that cannot be read, which `skip_bad` leaves out, with a note."""
     paths, names, bad = [folder / name for name in listed], list[str](), dict[str, list[str]]()
+    gaps = list[str]()
     read, digest, keys = list[tuple[np.uint64, int]](), hashlib.sha256(), list[RowKeys]()
     together = max(1, BLOCK_BYTES // math.prod(decoder.shape))
     for begin in range(0, len(paths), together):
@@ -378,6 +421,7 @@ def decode_all(
                 bad.setdefault(found, []).append(str(paths[k]))
                 continue
             names.append(listed[k])
+            gaps += [listed[k]] if found.has_gap else []
             read.append((found.sha256[0], found.n_bytes))
             pixels.append(found.pixels)
             digest.update(f"{names[-1]}\0".encode() + found.sha256.tobytes() + found.pixels.tobytes())
@@ -389,9 +433,11 @@ def decode_all(
         remedy = "mend or convert them" + ("" if skip_bad else ", or leave them out with `data.skip_bad=true`")
         raise DataError(f"{n_bad} of {len(paths)} pictures cannot be read: {told}; {remedy}")
     notes = (f"{counted(n_bad, 'picture')} left out, which cannot be read: {told}",) if bad else ()
+    what = f"pictures with zeros among their pixels, which may be damage: {shown(gaps, MOST_NAMED)}; look at them"
+    warnings = (what,) if gaps else ()
     checks, n_bytes = zip(*read, strict=True)
     arrays = np.array(checks, np.uint64), np.concatenate(keys)
-    return ReadPictures(names, *arrays, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), notes)
+    return ReadPictures(names, *arrays, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), notes, warnings)
 
 
 class Look(NamedTuple):

@@ -147,6 +147,24 @@ def test_all_pictures_that_cannot_be_read_are_named_or_left_out(tmp_path):
         opened(folder, skip_bad=True)
 
 
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_gap_of_zeros_in_a_jpeg_is_told(tmp_path, progressive):
+    noise = np.random.default_rng(0).integers(0, 256, (99, 99), np.uint8)
+    folder = write(tmp_path / "d", a=3, b=3)
+    Image.fromarray(noise).save(folder / "a" / "x.jpg")
+    assert not any("zeros" in warning for warning in opened(folder).warnings)
+    (folder / "a" / "x.jpg").write_bytes((folder / "a" / "x.jpg").read_bytes() + bytes(4096))  # behind the picture
+    assert not any("zeros" in warning for warning in opened(folder).warnings)
+    Image.fromarray(noise).save(folder / "a" / "x.jpg", progressive=progressive)
+    content = (folder / "a" / "x.jpg").read_bytes()
+    (folder / "a" / "x.jpg").write_bytes(content[:2] + b"\xff\xff" + content[2:])  # with bytes that fill, which may be
+    assert not any("zeros" in warning for warning in opened(folder).warnings)
+    content = bytearray((folder / "a" / "x.jpg").read_bytes())
+    content[2048:2560] = bytes(512)
+    (folder / "a" / "x.jpg").write_bytes(content)
+    assert any("which may be damage: a/x.jpg" in warning for warning in opened(folder).warnings)
+
+
 def test_labels_parts_and_what_is_passed_over(tmp_path):
     train = write(tmp_path / "parts" / "train", **{"10": 5, "9": 4, "10/_hidden": 2, "10/inner": 1})
     write(tmp_path / "parts" / "test", **{"9": 3})
@@ -299,6 +317,7 @@ FILES: dict[tuple[str, str, str], tuple[bytes, Pixels]] = {
     ("GIF", "L", ""): (saved(BW, "GIF"), BW * 255),
     ("GIF", "P", ""): (saved(GREY, "GIF", PALETTE), PALETTE[GREY]),
 }
+FORMS = [(kind, mode, way) for (kind, mode), ways in PICTURES.items() for way in ways]
 
 
 def decoded(content: bytes, path: Path, **options: Any) -> Pixels:
@@ -306,12 +325,11 @@ def decoded(content: bytes, path: Path, **options: Any) -> Pixels:
     return Decoder((40, 60), **options).read(path).pixels
 
 
-@pytest.mark.parametrize("form", FILES, ids=" ".join)
+@pytest.mark.parametrize("form", FORMS, ids=" ".join)
 def test_pixels_are_those_that_were_written(tmp_path, form):
     content, truth = FILES[form]
     opened = Image.open(io.BytesIO(content))
     assert (opened.format, opened.mode, _stored(opened)) == form
-    assert form[1] in PICTURES[form[0]]
     scale = 65535.0 if form[1] in DEEP_MODES else 255.0
     if truth.ndim == 2:
         truth = np.stack([truth] * 3, axis=2)
@@ -338,7 +356,9 @@ REFUSED = [
     ("LAB", tif(RGB, 8)),
     ("CMYK", tif(RGBA, "separated")),
     ("YCbCr", tif(RGB, "ycbcr")),
+    ("other pixels", tif(RGBA, "rgb", extrasamples=["unspecified"])),
     *(("several pictures", saved(RGB, kind, **MORE)) for kind in ("TIFF", "GIF", "PNG", "WEBP")),
+    ("ends before its last pixel", saved(RGB, "JPEG")[:-100] + bytes(900)),
     ("is no picture that can be read", saved(RGB, "JPEG2000")),
 ]
 
