@@ -6,7 +6,8 @@ is learned for that on training rows is part of the model, and the same at predi
 
 Numbers of rows and times of entry rise or fall in all rows, with gaps or without. Of n rows in a random order, a column
 does that by chance once in n!/2, so that 10 rows are enough for one column, and 13 for a thousand of them (`CHANCE`).
-What is in the order of the rows alone helps to predict no row that is not among them.
+What is in the order of the rows alone helps to predict no row that is not among them. Columns that follow it less
+strictly may be inputs by which the rows were sorted, or numbers that restart: these are used, with a warning.
 """
 
 import hashlib
@@ -27,6 +28,7 @@ from features.cell_text import (
     UNKNOWN,
     drop_setting,
     names_in,
+    names_text,
     normal_name,
     shown,
     value_of,
@@ -35,8 +37,12 @@ from features.errors import DataError
 
 ONE_HOT = "onehot"
 CHANCE = 1e-6  # that a column of a table whose rows are in a random order is taken for one that they follow
+BACK_SHARE = 0.02  # of the steps of a count: rows that were swapped, or put behind the others
 LEAST_FILLED = 0.9  # of the whole numbers from the least to the largest of a count
-MOST_ROWS = 1000  # of an array that are looked at
+LEAST_DIFFERENT = 0.1  # of the values of a column that follows the rows
+LEAST_CORRELATION = 0.9  # of ranks and rows, or the least share of steps in one direction, of such a column
+LEAST_ROWS, MOST_ROWS = 20, 1000  # of which ranks are compared
+MOST_REPEATED = 20  # Columns of which a warning repeats all names.
 COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr|id)?", re.IGNORECASE)  # Names of columns that count the rows.
 Words = Sequence[Collection[str] | None]  # What the codes of each column stand for, in their order; None for numbers.
 
@@ -180,6 +186,7 @@ class RowOrder(NamedTuple):
     names: Sequence[str]
     left_out: tuple[int, ...] = ()  # those that number the rows, which are no inputs
     kept: tuple[int, ...] = ()  # such ones that are, as there are no others
+    following: tuple[int, ...] = ()  # those that follow the rows less strictly
 
     @classmethod
     def of(
@@ -195,7 +202,7 @@ class RowOrder(NamedTuple):
         words: those of each column, None for numbers, which alone number rows; starts: the first row of each file;
         named: columns that were asked for, which are inputs whatever they hold.
         """
-        numbering, counting, others = list[int](), list[int](), list[int]()
+        numbering, counting, following, others = list[int](), list[int](), list[int](), list[int]()
         for k, name in enumerate(names):
             files = [values[np.isfinite(values)] for values in np.split(codes[:, k], starts[1:])]
             values = np.concatenate(files)
@@ -208,18 +215,26 @@ class RowOrder(NamedTuple):
                 numbering.append(k)
             else:
                 others.append(k)
+                following += [k] if _follows(values) else []
         found = sorted(counting + numbering)
         left_out = found if others else counting if numbering else []
-        return cls(tuple(names), tuple(left_out), tuple(k for k in found if k not in left_out))
+        kept = [k for k in found if k not in left_out]
+        return cls(tuple(names), tuple(left_out), tuple(kept), tuple(following))
 
-    def warnings(self, titles: Sequence[str]) -> Iterator[str]:
-        """Yield what a user should know of them; titles: what `names` are called for people."""
-        left_out, kept = (shown(titles[k] for k in places) for places in self[1:])
+    def warnings(self, titles: Sequence[str], *, drops: bool) -> Iterator[str]:
+        """Yield what a user should know of them; titles: what `names` are called for people; drops: by a setting."""
+        left_out, kept, following = (shown(titles[k] for k in places) for places in self[1:])
         if left_out:
-            remedy = "name all inputs in `data.columns` to use one by which the table is only sorted"
-            yield f"left out, as they number the rows: {left_out}; {remedy}"
+            remedy = "by naming it in `data.columns`"
+            if len(self.names) <= MOST_REPEATED:
+                remedy = f"with `data.columns={names_text(self.names)}`"
+            remedy += " in place of `data.drop`" if drops else ""
+            yield f"left out, as they number the rows: {left_out}; use one by which the table is only sorted {remedy}"
         if kept:
             yield f"inputs that may number the rows are used, as there are no others: {kept}"
+        if following:
+            use = "leave out one that only tells which row it is, or when it was written"
+            yield f"inputs that may number the rows: {following}; {use}"
 
 
 def array_warnings(X: NDArray[Any], names: Sequence[str]) -> tuple[str, ...]:
@@ -230,11 +245,21 @@ def array_warnings(X: NDArray[Any], names: Sequence[str]) -> tuple[str, ...]:
     return (f"{told}; leave out those that only number the rows",) if found else ()
 
 
+def _signs(values: NDArray[np.float64]) -> tuple[int, int]:
+    """Return how many values rise above the one before, and how many fall below it."""
+    return int(np.count_nonzero(values[1:] > values[:-1])), int(np.count_nonzero(values[1:] < values[:-1]))
+
+
 def _is_in_order(values: NDArray[np.float64], n_columns: int) -> bool:
-    """Return whether values rise, or fall, at each step, and are so many that none of the columns does by chance."""
-    steps = np.sign(np.diff(values))
-    is_strict = bool(len(steps) and steps[0] and (steps == steps[0]).all())
-    return is_strict and math.log(2 * n_columns) - math.lgamma(len(values) + 1) < math.log(CHANCE)
+    """Return whether all steps of values go in one direction, of a count nearly all, and so many not by chance.
+
+    (k + 1)^n bounds the number of orders of n values that have k steps back at most; n! is that of all orders.
+    """
+    n, (rises, falls) = len(values), _signs(values)
+    back = n - 1 - max(rises, falls)
+    if back and (back > BACK_SHARE * n + 1 or not _is_count(values)):
+        return False
+    return bool(math.log(2 * n_columns) + n * math.log(back + 1) - math.lgamma(n + 1) < math.log(CHANCE))
 
 
 def _is_count(values: NDArray[np.float64]) -> bool:
@@ -242,3 +267,16 @@ def _is_count(values: NDArray[np.float64]) -> bool:
     if (values % 1).any() or len(values) < LEAST_FILLED * (values.max() - values.min() + 1):
         return False
     return len(np.unique(values)) == len(values)
+
+
+def _follows(values: NDArray[np.float64]) -> bool:
+    """Return whether values never fall, or never rise; are a count; or go mostly with the rows, and most differ."""
+    n, (rises, falls) = len(values), _signs(values)
+    if n < LEAST_ROWS or max(rises, falls) < math.log(n):  # as of two or three values, sorted
+        return False
+    if not min(rises, falls) or (values.min() in (0, 1) and _is_count(values)):
+        return True
+    some = values[np.linspace(0, n - 1, min(n, MOST_ROWS)).astype(np.int64)]
+    correlation = np.corrcoef(np.unique(some, return_inverse=True)[1], np.arange(len(some)))[0, 1]
+    share = max(rises, falls) / (rises + falls)
+    return max(share, abs(correlation)) >= LEAST_CORRELATION and len(np.unique(values)) >= LEAST_DIFFERENT * n

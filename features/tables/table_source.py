@@ -163,7 +163,7 @@ class TrainingTable:
         _check_names(table, inputs, named)
         learner.check(spec, len(found.labels), order.left_out)
         titles = [layout.title(place) for place in layout.inputs]
-        warnings = tuple(order.warnings(titles))
+        warnings = tuple(order.warnings(titles, drops=spec.drop is not None))
         found = replace(found, sample=(drawn, codes), warnings=warnings)
         if not asked.encodes:
             return found

@@ -21,7 +21,7 @@ from features.cell_text import NULL_WORDS, value_of
 from features.errors import DataError
 from features.source import Source, SourceSpec
 from features.tables import readers
-from features.tables.encoding import CHANCE, EncodingRequest, RowOrder, TableEncoding, learn_encoding
+from features.tables.encoding import BACK_SHARE, CHANCE, EncodingRequest, RowOrder, TableEncoding, learn_encoding
 from features.tables.learning import CellReader, Learner
 from features.tables.readers import Batch, Table, model_layout
 from features.tables.table_source import encoded
@@ -218,13 +218,26 @@ def test_inputs_that_are_all_in_order_are_used_and_told(tmp_path):
     assert any(warning.endswith(": x, t") for warning in source.warnings)
 
 
-@pytest.mark.parametrize("case", ["sorted", "ties", "walk", "swapped"])
-def test_inputs_that_follow_the_rows_less_strictly_are_used(tmp_path, case):
-    walk = np.cumsum(RNG.normal(1, 1.5, N))
-    x = {"sorted": np.sort(RNG.integers(20, 50, N)), "ties": TIED, "walk": walk, "swapped": SWAPPED}[case]
-    FRAME.assign(x=x).to_csv(tmp_path / "t.csv", index=False)
+SEASONS = {
+    "age": np.sort(RNG.integers(20, 50, N)),  # by which the rows are sorted
+    "times, with ties": TIED,
+    "weekday": np.arange(N) % 5,
+    "walk": np.cumsum(RNG.normal(1, 1.5, N)),
+    "neighbours swapped": np.arange(N) ^ 1,
+    "jitter": TIMES + 3600 * RNG.normal(0, 2, N),
+    "shuffled": RNG.permutation(N),
+    "noise": RNG.normal(size=N),
+}
+
+
+@pytest.mark.parametrize("case", SEASONS)
+def test_inputs_that_follow_the_rows_less_strictly_are_used_with_a_warning(tmp_path, case):
+    FRAME.assign(x=SEASONS[case]).to_csv(tmp_path / "t.csv", index=False)
     source = opened(tmp_path / "t.csv", target="y")
-    assert (source.columns.inputs, source.warnings) == (("a", "b", "x"), ())
+    assert source.columns.inputs == ("a", "b", "x")
+    assert any("may number the rows: x;" in warning for warning in source.warnings) == (
+        case not in ("weekday", "noise")
+    )
 
 
 def test_a_column_without_a_name_that_does_not_number_the_rows_is_refused(tmp_path):
@@ -239,12 +252,19 @@ def test_a_column_without_a_name_that_does_not_number_the_rows_is_refused(tmp_pa
 
 @given(st.data())
 def test_what_is_in_order_by_no_chance_is_left_out(data):
-    """As a naive twin says, which looks at each value."""
+    """As a naive twin says, which looks at each value, and at each whole number between the least and the largest."""
     values = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=40))
     values = sorted(values, reverse=data.draw(st.booleans())) if data.draw(st.booleans()) else values
+    if data.draw(st.booleans()):  # a count, of which some are swapped or left out
+        values = [*range(data.draw(st.integers(1, 40)))]
+        for _ in range(data.draw(st.integers(0, 2))):
+            at = data.draw(st.integers(0, len(values) - 1))
+            values[at], values[-1] = values[-1], values[at]
     steps = [after - before for before, after in pairwise(values)]
-    is_strict = all(step > 0 for step in steps) or all(step < 0 for step in steps)
-    expected = is_strict and 4 / math.factorial(len(values)) < CHANCE
+    back = min(sum(step >= 0 for step in steps), sum(step <= 0 for step in steps))
+    is_count = len(set(values)) == len(values) >= 0.9 * (max(values) - min(values) + 1)
+    chance = (back + 1) ** len(values) / math.factorial(len(values))
+    expected = back <= (BACK_SHARE * len(values) + 1) * is_count and 4 * chance < CHANCE and len(set(values)) > 1
     codes = np.column_stack([np.array(values, float), np.arange(len(values)) % 2])
     one_file = np.zeros(1, np.int64)
     assert RowOrder.of(["x", "z"], [None, ()], codes, one_file).left_out == ((0,) if expected else ())
@@ -276,3 +296,13 @@ def test_estimators_and_arrays_warn_of_a_column_that_counts_the_rows(tmp_path):
         np.savez(tmp_path / "data.npz", X=inputs, y=FRAME["y"])
         warnings = opened(tmp_path / "data.npz").warnings
         assert sum("columns of X that rise or fall from row to row: 2; leave" in one for one in warnings) == n_warnings
+
+
+def test_the_setting_that_a_warning_names_keeps_the_column(tmp_path):
+    FRAME.assign(id=PLACES).to_csv(tmp_path / "t.csv", index=False)
+    (warning,) = opened(tmp_path / "t.csv", drop=("b",), target="y").warnings
+    assert "with `data.columns=a,id` in place of `data.drop`" in warning
+    assert opened(tmp_path / "t.csv", columns=("a", "id"), target="y").columns.inputs == ("a", "id")
+    FRAME.assign(id=PLACES, **{f"c{k}": RNG.normal(size=N) for k in range(30)}).to_csv(tmp_path / "t.csv", index=False)
+    (warning,) = opened(tmp_path / "t.csv", target="y").warnings
+    assert warning.endswith("by naming it in `data.columns`")
