@@ -5,13 +5,14 @@ A code is a number, the place of a word in the list of its column, -1 for an unk
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow
 from numpy.typing import NDArray
+from pyarrow import compute
 
 from features.cell_text import (
     COMMAS,
@@ -29,12 +30,14 @@ from features.errors import DataError, UsageError
 from features.source import SourceSpec
 from features.tables.cells import distinct, long_numbers, numbers, texts_of
 from features.tables.encoding import ONE_HOT, EncodingRequest, Words
-from features.tables.readers import Batch
+from features.tables.readers import Batch, CsvFile, Table, TableLayout
 
 MOST_COMPLAINTS = 20  # Columns that are listed.
 LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
 LEAST_REPEATED = 10  # Rows for each category, on average; of fewer little is learned.
 MOST_WORDS = 1000  # Words of a column that are counted; a column that is refused may have a million.
+# Numbers of a text whose points, or commas, may stand between thousands.
+_THREE = r"^\s*[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+\s*$"
 NUMBER, WORD, MISSING, INFINITE, LONG = "number", "word", "missing", "infinite", "long"
 
 
@@ -242,3 +245,30 @@ class CellReader:
         places = np.array(of_texts, np.float64)[of_rows]
         self.unknown[self.names[k]] += int(np.count_nonzero(places == UNKNOWN))
         return places
+
+
+class PointsOfThree:
+    """Columns at some places of a csv, whose decimal points or commas have three digits behind them each.
+
+    Where a point stands before decimals, only those of files that semicolons or tabs separate.
+    """
+
+    def __init__(self, table: Table, places: Iterable[int | None]) -> None:
+        first = table.parts[0]
+        self._marks = "commas" if isinstance(first, CsvFile) and first.decimal == "," else "points"
+        can_be = isinstance(first, CsvFile) and (first.separator != "," or first.decimal == ",")
+        self._seen = dict.fromkeys((place for place in places if place is not None), False) if can_be else {}
+
+    def add(self, batch: Batch) -> None:
+        for place in list(self._seen):
+            cells = batch.columns[place]
+            cells = cells.filter(compute.match_substring(cells, "."))
+            if len(cells) and compute.all(compute.match_substring_regex(cells, _THREE)).as_py():
+                self._seen[place] = True
+            elif len(cells):
+                del self._seen[place]
+
+    def notes(self, layout: TableLayout) -> tuple[str, ...]:
+        columns = [layout.title(place) for place, is_seen in self._seen.items() if is_seen]
+        told = f"{self._marks} are decimal ones, with three digits behind each"
+        return (f"{told}; take them out where they stand between thousands: {shown(columns)}",) if columns else ()

@@ -22,7 +22,7 @@ from features.rows import InOrder, Mapped, RowArray, Rows, digest_rows, root_of,
 from features.source import PARTS, Columns, Keeper, Source, SourceSpec, Tick, chosen_rows, count_rows, source_of
 from features.tables.cells import distinct, labels_of, texts_of
 from features.tables.encoding import EncodingRequest, RowOrder, TableEncoding, Words, learn_encoding, unknown_words
-from features.tables.learning import CellReader, Learner
+from features.tables.learning import CellReader, Learner, PointsOfThree
 from features.tables.readers import Batch, CsvFile, Table, TableLayout, model_layout, training_layout
 from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task
 
@@ -74,6 +74,7 @@ class ReadTable:
     codes_sha256: str
     sha256: str  # of all that was read, with names and words
     left_out: Sequence[int] = ()  # columns that number the rows, among those asked for: nothing else here is of them
+    notes: Sequence[str] = ()  # what was seen of the cells
     warnings: Sequence[str] = ()  # what was seen of the order of the rows
     encoding: Mapping[str, Any] | None = None  # a `TableEncoding`, described; None for numbers alone, for a test file
     unknown: Mapping[str, int] = field(default_factory=dict)  # cells of each column whose word no training row has
@@ -207,6 +208,7 @@ class TrainingTable:
         read = {*layout.inputs, layout.target, layout.weights, layout.groups}
         if left_out := [name for place, name in enumerate(names) if place in self.table.index - read]:
             yield f"left out, the index of a pandas frame: {shown(left_out)}; name it to use it"
+        yield from self.found.notes
 
 
 def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> Source:
@@ -291,6 +293,7 @@ class _Reading:
         self._left_out, self._n_rows, self._digest = left_out, 0, hashlib.sha256()
         self._batches, self._labels = list[tuple[int, Batch]](), list["pyarrow.Array"]()
         self._weights, self._groups, self._keys = list[NDArray[np.float64]](), list[RowKeys](), list[RowKeys]()
+        self._points = PointsOfThree(table, [*layout.inputs, layout.target] if isinstance(reader, Learner) else [])
         self._of_weights = CellReader([layout.names[layout.weights or 0]], [None])
         self._seed, self._share, self._n_drawn = seed, 1.0, 0
         self._drawn, self._codes = [np.empty(0, np.int64)], [np.empty((0, len(layout.inputs)))]
@@ -314,6 +317,7 @@ class _Reading:
         self._labels.append(labels_in(batch, layout))
         self._weights += [] if layout.weights is None else [self._of_weights.codes(batch, [layout.weights])[:, 0]]
         self._groups += [] if layout.groups is None else [_groups_in(batch, layout)]
+        self._points.add(batch)
         self._batches.append((self._n_rows, replace(batch, columns={})))
         self._sample(np.arange(self._n_rows, self._n_rows + len(codes)), codes)
         self._n_rows += len(codes)
@@ -360,6 +364,7 @@ class _Reading:
             codes_sha256=self._digest.hexdigest(),
             sha256=sha256.hexdigest(),
             left_out=left_out,
+            notes=self._points.notes(layout),
             unknown=dict(reader.unknown) if isinstance(reader, CellReader) else {},
             sample=(drawn, codes),
         )

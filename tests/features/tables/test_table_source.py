@@ -529,6 +529,16 @@ def test_dates_and_words_with_points_are_no_numbers_with_points(tmp_path):
     assert source.columns.input_names == ("b=2.5", "b=v1.5")
 
 
+@pytest.mark.parametrize(
+    ("cells", "is_told"), [(("900", "17.648"), True), (("900", "17.64"), False), (("0.125", "17.648"), False)]
+)
+def test_points_with_three_digits_behind_each_are_told_in_a_file_of_semicolons(tmp_path, cells, is_told):
+    source = of_columns(tmp_path, list(RNG.choice(cells, 40)), list(map(str, RNG.integers(0, 9, 40))), LABELS)
+    assert any("three digits" in note and note.endswith(": a") for note in source.notes) == is_told
+    (tmp_path / "t.tsv").write_text((tmp_path / "t.csv").read_text().replace(";", "\t"))
+    assert any("three digits" in note for note in opened(tmp_path / "t.tsv").notes) == is_told
+
+
 def test_the_same_words_in_parquet_are_told_as_before(tmp_path):
     pandas.DataFrame({"a": ["2,5", "3,5"] * 20, "y": LABELS}).to_parquet(tmp_path / "t.parquet")
     with pytest.raises(DataError, match=r"a .*write decimals with points"):
