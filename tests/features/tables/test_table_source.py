@@ -132,6 +132,7 @@ TEXTS = '"a, b",c,y\n' + "".join(f"w{k},{k % 7},{k % 2}\n" for k in range(20))
 # A row of a column of numbers that are written in another way, or of dates.
 OTHERWISE = "{}.5%|{} kg|{}kg|{}\u202f000|1.{}D-01|0x{}f|{}/8|{}-510|${}|{} star|({})|−{}|~{}|{}+|1_0{}|'{}|٣{}|{}h 5m"
 OTHERWISE += "|1{} de enero de 2023|{} days 01:30:00|2020-01-{}|{}.01.2020|{}/31/20|{}:30|2020-{}|2020-01-{}T12:30Z"
+OTHERWISE += "|EUR {}|US$ {}|Rs. {}|Dec-1{}|Mar 200{}|{} März 2020|Wed Jan 1{} 2020|Sunday, {}/5/2020|Q1 200{}|PT{}H30M"
 SPELLINGS = "a,b,y\n" + "1.1,3,2\n1.10,1,0\n" * 9
 
 
@@ -225,7 +226,7 @@ def test_a_column_of_many_words_is_taken_where_its_number_is_given(tmp_path):
         table(tmp_path, text, categorical="onehot")
 
 
-@pytest.mark.parametrize("form", ["{}th", ">{}K", "é{}", "class {}"])
+@pytest.mark.parametrize("form", ["{}th", ">{}K", "é{}", "class {}", "P{}", "BMW {}", "Mark {}", "sample-{}", "rs{}"])
 def test_groups_and_places_in_an_order_are_words(tmp_path, form):
     text = "a,b,y\n" + "".join(f"{form.format(k % 4)},{k % 7},{form.format(k % 3)}\n" for k in range(60))
     source = table(tmp_path, text.replace("é3", "e\u03013"), categorical="onehot")
