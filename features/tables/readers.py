@@ -19,6 +19,7 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
@@ -170,7 +171,7 @@ class CsvFile:
         """Yield the rows with the cells at some places as texts, null where they are empty.
 
         A blank line is no row, unless there is one column: there it is a missing cell. Raises DataError naming a line
-        that cannot be read, or has not as many cells as the first one.
+        that cannot be read, has not as many cells as the first one, or has nothing but separators.
         """
         separator, cells = self._first
         names = [str(place) for place in range(len(cells))]
@@ -184,7 +185,7 @@ class CsvFile:
             wrong.append((row.number - n_blank, f"has {row.actual_columns} cells, expected {row.expected_columns}"))
             return "error"
 
-        start, end = 0, list[bytes | None]()
+        start, empty, end = 0, list[int](), list[bytes | None]()
         with open_unpacked(self.path) as stream:
             if self._header:
                 next(self._lines(stream))
@@ -208,14 +209,19 @@ class CsvFile:
                     ),
                 ) as reader:
                     for read in reader:
+                        empty += [start + row for row in _rows_without_cells(read)]
                         columns = {place: self._cells(read.column(str(place)), place, start) for place in places}
-                        yield Batch(self.path, start, read.num_rows, columns, self._line_of)
+                        if not empty:
+                            yield Batch(self.path, start, read.num_rows, columns, self._line_of)
                         start += read.num_rows
                         end = read.columns[-1].slice(max(read.num_rows - 1, 0)).cast("binary").to_pylist()
             except pyarrow.ArrowException as error:
                 if "Empty CSV file" in str(error):
                     return
                 raise self._damage(" ".join(str(error).split()), wrong, start) from None
+        if empty:
+            more = f" and {len(empty) - 1} more have" if len(empty) > 1 else " has"
+            raise DataError(f"{self.path}: line {self._line_of(empty[0])}{more} no cell; delete such lines")
         if any(b"\n" in (cell or b"") for cell in end):
             self._check_end(start - 1)
 
@@ -271,6 +277,16 @@ class CsvFile:
             next(islice(filled if len(self._first[1]) > 1 else lines, row, None), None)
         self._lines_of[row] = lines.line_num
         return lines.line_num
+
+
+def _rows_without_cells(read: "pyarrow.RecordBatch") -> list[int]:
+    """Return the rows of several columns that have nothing but blanks in them."""
+    rows = pyarrow.array(np.arange(read.num_rows if read.num_columns > 1 else 0))
+    for column in read.columns:
+        if not len(rows):
+            break
+        rows = rows.filter(compute.match_substring_regex(column.take(rows), r"^\s*$").fill_null(True))
+    return rows.to_pylist()
 
 
 def _decoded(path: Path, data: bytes, line: int) -> str:

@@ -204,6 +204,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "names in two forms": ("t.csv", "e\u0301,b,\u00e9\n1,2,3\n", "columns 0 and 2 are called 'é'"),
     "two columns without a name": ("t.csv", "a,y,,\n1,2,,\n", "columns 2 and 3 have no name"),
     "a note for Excel": ("t.csv", "sep=;\na;b\n1;2\n", "'sep=;', is a note for Excel; take it out"),
+    "lines of commas": ("t.csv", ROWS + ",\n" * 40, "line 42 and 39 more have no cell"),
     "NUL below": ("t.csv", ROWS + "1,2\0\n", "line 42 has a NUL character"),
     "bzip2": ("t.csv", bz2.compress(ROWS.encode()), "is a bzip2 file, no text; unpack it"),
     "UTF-32": ("t.csv", ROWS.encode("utf-32"), "line 1 is not UTF-8 text .*iconv -f UTF-32 -t UTF-8"),
