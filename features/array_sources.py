@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from features.cell_text import NULL_WORDS, composed, is_plain_number, misread, shown, text_of
+from features.cell_text import NULL_WORDS, composed, misread, shown, text_of
 from features.errors import DataError, UnavailableError
 from features.images import BYTE_SCALE, IDX_FILES, rescaled, scale_of_parts
 from features.input_files import open_plain
@@ -20,9 +20,12 @@ from features.row_draws import RowKeys, group_keys, row_keys
 from features.rows import RowArray, Rows, check_lengths, check_whole, digest_rows, pieces_of
 from features.source import PARTS, Source, SourceSpec, source_of
 from features.tables.encoding import array_warnings
-from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets, written
+from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets
 
 TIMES = "give numbers of days or seconds"
+NUMBERS = (
+    "give numbers: words by OneHotEncoder in a pipeline, text by .astype(float), times as seconds, lists as columns"
+)
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 Keys = tuple[str, ...]  # the names of four arrays: inputs and labels of the train and of the test part
 SPLIT_KEYS: Keys = ("train/X", "train/y", "test/X", "test/y")
@@ -167,24 +170,13 @@ def source_of_idx(spec: SourceSpec, name: str, arrays: dict[str, np.ndarray], *,
     return source_of(spec, name, given, False, {"source": "idx", "sha256": digests}, scale)
 
 
-def unmasked(values: Any) -> Any:
-    """Return a masked array as one without a mask, with NaN for the values that it hides; all else as it is."""
-    if not np.ma.isMaskedArray(values):
-        return values
-    if not np.ma.is_masked(values):
-        return values.data
-    kind = values.dtype.kind
-    dtype = values.dtype if kind in "fc" else np.float64 if kind in "biu" else object
-    return np.ma.filled(values.astype(dtype), np.nan)
-
-
 def is_frame(values: Any) -> bool:
     """Return whether values are a DataFrame, of pandas or polars: columns with names and dtypes."""
     return hasattr(values, "columns") and hasattr(values, "dtypes")
 
 
 def numeric(values: Any, name: str) -> Any:
-    """Return an array as `unmasked`. Raises DataError for what is no array of numbers, though NumPy reads it as one."""
+    """Return values as they are. Raises DataError for what is no array of numbers, though NumPy reads it as one."""
     kind = getattr(getattr(values, "dtype", None), "kind", "")  # pandas has dtypes of its own
     if kind == "c":
         raise DataError(f"Complex data not supported: {name} has the dtype {values.dtype}")
@@ -206,15 +198,14 @@ def numeric(values: Any, name: str) -> Any:
             _check_objects(values[column], name, words=False, place=f" in column {column}")
     else:
         _check_objects(values, name, words=False)
-    return unmasked(values)
+    return values
 
 
 def given_labels(labels: Any, name: str = "y") -> Any:
-    """Return labels as `unmasked`. Raises DataError where one is missing, or they are of no one type."""
+    """Return labels, objects as what they are. Raises DataError where one is missing, or they are of no one type."""
     if labels is None:  # what needs them says so
         return None
     _check_objects(labels, name, words=True)
-    labels = unmasked(labels)
     array = np.asarray(labels)
     if array.size and isinstance(array.reshape(-1)[0], str):
         _check_no_gap(array.reshape(-1).astype(str), name)
@@ -227,6 +218,8 @@ def _check_objects(values: Any, name: str, *, words: bool, place: str = "") -> N
 
     place: where the values are, for people.
     """
+    if np.ma.isMaskedArray(values) and np.ma.is_masked(values):  # arrays of pandas have a mask of their own
+        raise DataError(f"{name} has values that a mask hides; fill them in, or leave their rows out")
     try:
         array = np.asarray(values)
     except ValueError:
@@ -241,27 +234,18 @@ def _check_objects(values: Any, name: str, *, words: bool, place: str = "") -> N
     for row, cell in enumerate(array.reshape(-1).tolist()):
         is_word = isinstance(cell, str | bytes)
         kinds.add(is_word)
-        told = f"such as {cell!r:.60}"
         if is_word and words:
             continue
-        if is_word and all(isinstance(one, str) and is_plain_number(one) for one in array.reshape(-1).tolist()):
-            raise DataError(f"{name} holds numbers as text{place}, {told}; convert them, by .astype(float)")
-        if is_word:
-            remedy = "encode words first, with OneHotEncoder in a pipeline, or train from a file with the command"
-            raise DataError(f"{name} holds words{place}, {told}; {remedy if name == 'X' else 'numbers are needed'}")
-        if text_of(cell) is None:
+        if not is_word and text_of(cell) is None:
             if words:
                 raise DataError(f"{name}: row {row} has no label")
             if str(cell) == "<NA>":  # of pandas, in a column of objects
                 raise DataError(f"{name} contains {cell}; write np.nan, or fill gaps in with SimpleImputer")
-        elif any(hasattr(cell, part) for part in ("year", "hour", "total_seconds")):
-            raise DataError(f"{name} holds times{place}, {told}; {TIMES}")
-        elif isinstance(cell, list | tuple | np.ndarray):
-            raise DataError(f"{name} holds lists or structs{place}, {told}; give each place or field a column")
         elif not isinstance(cell, Real | Decimal | np.bool | dict):  # of which NumPy tells what scikit-learn wants
-            raise DataError(f"{name} holds objects of type {type(cell).__name__}, {told}; give numbers")
+            held = "words" if is_word else f"objects of type {type(cell).__name__}"
+            raise DataError(f"{name} holds {held}{place}, such as {cell!r:.60}; {NUMBERS}")
         elif isinstance(cell, Integral) and not words and abs(int(cell)) >= LARGEST_WHOLE:
-            raise DataError(f"{name} holds whole numbers, {told}; {UNTOLD}")
+            raise DataError(f"{name} holds whole numbers{place}, such as {cell!r:.60}; {UNTOLD}")
     if words and len(kinds) > 1:
         raise DataError(f"{name} holds words and numbers; give labels of one type")
 
@@ -289,7 +273,7 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
         labels = np.array([composed(text) for text in texts.tolist()])[of_rows]
     if labels.dtype.kind == "f":
         check_finite_targets(labels, name)
-        labels = written(labels)
+        labels = labels.astype(np.float64)
     return labels
 
 

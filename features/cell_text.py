@@ -16,39 +16,29 @@ NULL_WORDS = ("", *_NULLS.split(","))
 TRUTH_WORDS = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
 MOST_CATEGORIES = 64  # The default of data.categories: of a column with more words little is learned from each.
 UNKNOWN = -1  # place of a word that is none of a list
-# Names of months in English, German, French and Spanish, and their first letters.
-_MONTHS = (
-    "january february march april may june july august september october november december januar jänner februar "
-    "märz mai juni juli oktober dezember janvier février mars avril juin juillet août septembre octobre novembre "
-    "décembre enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre"
+COMMAS = "numbers with a comma"
+# What may stand before the first digit of an amount, a day, a quarter of a year or a duration.
+_CURRENCY = (
+    r"[a-z]{0,3}[$€£¥₹]|usd|eur|gbp|chf|jpy|inr|cny|cad|aud|sek|nok|dkk|pln|czk|huf|brl|mxn|zar|(rs|kr)\.?(?=\s)"
 )
-_MONTH = f"({'|'.join({name[:end] for name in _MONTHS.split() for end in range(3, len(name) + 1)})})"
-_DAY, _YEAR = r"[0-9]{1,2}(st|nd|rd|th)?", r"((19|20)[0-9]{2})"
-_WEEKDAY = r"((mon|tue|wed|thu|fri|sat|sun|mo|di|mi|do|fr|sa|so)[a-z]*[.,]?\s)?"
-_CLOCK = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]m)?"
-_DAYS = (
-    rf"[0-9]{{1,2}}[./-][0-9]{{1,2}}[./-]({_YEAR}|[0-9]{{2}})",
-    rf"{_DAY}[./\s-]*(de\s)?{_MONTH}[.,/\s-]*((de\s)?({_YEAR}|[0-9]{{2}}))?",
-    rf"{_MONTH}[.,\s/-]+{_DAY}(,?\s+({_CLOCK}\s)?{_YEAR})?|{_MONTH}[.,\s/-]+{_YEAR}|[0-9]{{1,2}}[./-]{_YEAR}",
-    rf"{_YEAR}[./-]({_MONTH}|[0-9]{{1,2}})([./-][0-9]{{1,2}})?|{_YEAR}-?(w[0-9]{{2}}|q[1-4])|q[1-4][-/\s]{_YEAR}",
-    rf"{_YEAR}[0-9]{{4}}(?=t)",
+_WEEKDAY = r"((mon|tues?|wed(nes)?|thu(rs)?|fri|sat(ur)?|sun)(day)?[.,]?\s+)?"
+_MONTH = (
+    r"jan(uary?)?|feb(ruary?)?|mar(ch)?|märz?|apr(il)?|ma[iy]|jun[ei]?|jul[iy]?|aug(ust)?|sept?(ember)?|o[ck]t(ober)?|"
+    r"nov(ember)?|de[cz](ember)?"
 )
-_SPAN = rf"-?\d+ days?,? \+?{_CLOCK}|p(?=t?\d)(\d+[ymwd])*(t([\d.]+[hms])+)?"
-_DATE = rf"{_WEEKDAY}(({'|'.join(_DAYS)})([t\s:]\s?\d.*)?|{_CLOCK})|{_SPAN}"
-_CURRENCIES = "usd|eur|gbp|chf|jpy|inr|cny|cad|aud|sek|nok|dkk|pln|czk|huf|brl|mxn|zar"
-_MONEY = rf"((us\$|[acrhknz]{{1,2}}\$|rs\.?\s|kr\.?\s|({_CURRENCIES})\s)\s?)?"
-_UNIT = r"\s?((million|billion|mio\.?|mrd\.?|sq\.?)\s)?([^\W\d_]+[23]?(\s?[/·*^.-]\s?[^\W\d_]*[23]?)?)?"
-_NO_NUMBER = r"(?![<>≤≥]|\d+(st|nd|rd|th)$)"  # a group, or the place in an order
-_TIMES = r"(\d+\s?(y(ea)?rs?|mos?|months?|w(ee)?ks?|days?|d|h(ou)?rs?|h|min(ute)?s?|m|sec(ond)?s?|s)\.?[\s,]*){2,4}"
-_NUMBER = rf"{_NO_NUMBER}{_MONEY}[\W_]*\d[\d\W_]*([dexq×*^]+[\d\W_]*\d+)?{_UNIT}[\W_]*|{_TIMES}|[+-]?0x[0-9a-f]+"
-CODE = re.compile("[+-]?[0-9]+")  # A word of digits is one with needless zeros, such as 007.
-COMMAS, DATES = "numbers with a comma", "dates or times"
-# What words may be that are none, and what to do about it.
+_BEFORE = rf"(({_CURRENCY})\s?|{_WEEKDAY}(({_MONTH})[.,/\s-]+)?|q[1-4][/\s-](?=\d{{4}})|p(?=t?\d+[dhmswy])t?)"
+# What words may be that are none, and what to do about it: groups (>50K) and places in an order (1st) are words.
 _LOOKS = {
-    COMMAS: (r"[+-]?[0-9]*,[0-9]+(e[+-]?[0-9]+)?", "write decimals with points, and thousands without commas"),
-    DATES: (_DATE, "write days, years or seconds as numbers"),
-    "numbers written in another way": (_NUMBER, "write plain numbers (1234.5)"),
+    COMMAS: (
+        r"[+-]?[0-9]*,[0-9]+(e[+-]?[0-9]+)?",
+        "write decimals with points, or read a csv with `data.decimal=,`, and thousands without commas",
+    ),
+    "numbers, dates or times in another spelling": (
+        rf"(?!\d+(st|nd|rd|th)$){_BEFORE}[^\w<>≤≥]*\d.*",
+        "write plain numbers (1234.5), and days, years or seconds as such",
+    ),
 }
+_DATE = re.compile(r"[0-9]{1,4}[./:-][0-9]{1,2}([./:-].*)?")
 # Characters that move a cursor, end a line, or turn the direction of writing: printed as they are, they forge lines.
 _CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
 
@@ -59,7 +49,7 @@ def misread(words: Iterable[str]) -> tuple[str, str, str] | None:
     for word in islice(words, 1000):  # which are enough to know
         is_plain = word.isascii() and not isinstance(value_of(word), str)
         plain = "" if is_plain else unicodedata.normalize("NFKC", word)
-        looks = (look for look, (pattern, _) in _LOOKS.items() if re.fullmatch(pattern, plain, re.I))
+        looks = (look for look, (pattern, _) in _LOOKS.items() if re.fullmatch(pattern, plain, re.I | re.S))
         alike.setdefault(next(looks, ""), []).append(word)
     n_others, n_alike = len(alike.pop("", [])), sum(map(len, alike.values()))
     if n_alike <= n_others:
@@ -118,14 +108,9 @@ def is_number(cell: str) -> bool:
     return cell not in TRUTH_WORDS and not isinstance(value_of(cell.replace(",", ".")), str)
 
 
-def is_plain_number(text: str) -> bool:
-    """Return whether a text is a number without a needless zero in front."""
-    return isinstance(value_of(text), int | float) and text not in TRUTH_WORDS and not re.match(r"\s*[+-]?0\d", text)
-
-
 def looks_like_cell(name: str) -> bool:
     """Return whether the name of a column is a number, a date, a truth value or a word for a missing cell."""
-    return is_number(name) or name in (*NULL_WORDS[1:], *TRUTH_WORDS) or re.fullmatch(_DATE, name, re.I) is not None
+    return is_number(name) or name in (*NULL_WORDS[1:], *TRUTH_WORDS) or _DATE.fullmatch(name) is not None
 
 
 def names_in(text: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from features.input_files import KNOWN_PICTURES, open_plain
 SCALES = (1.0, 255.0, 1023.0, 4095.0, 16383.0, 65535.0)  # 2^k - 1 for the bits of images: cameras have 8 and more
 BYTE_SCALE = 255.0
 MOST_BITS = 16
+ONE_SCALE = "shift, multiply or divide, so that both are on one scale"
 LEAST_FRACTION = 1 / 16  # Images whose largest fraction is smaller are on another scale.
 LEAST_FRACTION_OF_BYTES = 127  # So are those whose largest is above 1, and not above this.
 N_COLOURS = 3  # red, green and blue
@@ -34,18 +35,14 @@ IDX_FILES = {
 def input_shape(shape: Sequence[int], name: str) -> tuple[int, ...]:
     """Return the shape of one input: (d,), (H, W) of images, with or without one channel, or (H, W, 3) of colour.
 
-    Raises DataError for other shapes, with the numpy that makes images, or columns, of them.
+    Raises DataError for other shapes.
     """
     sizes = tuple(map(int, shape[1:]))
     if len(sizes) == 3 and 1 in (sizes[0], sizes[2]):
         return sizes[1:] if sizes[0] == 1 else sizes[:2]
     if len(sizes) in (1, 2) or (len(sizes) == 3 and sizes[2] == N_COLOURS):
         return sizes
-    remedy = f"{name}.reshape(len({name}), -1) for columns" if sizes else f"{name}.reshape(-1, 1) for one column"
-    if len(sizes) == 3 and sizes[0] == N_COLOURS:
-        remedy = f"{name}.transpose(0, 2, 3, 1) for colour images, {remedy}"
-    if len(sizes) == 3 and sizes[2] == N_COLOURS + 1:
-        remedy = f"colours on white (a = {name}[..., 3:] / 255; {name}[..., :3] * a + 255 * (1 - a)), {remedy}"
+    remedy = f"{name}.reshape(len({name}), -1) gives columns, {name}.transpose(0, 2, 3, 1) brings channels to the end"
     raise DataError(f"{name} has shape {tuple(shape)}; give (n, d), (n, H, W) or (n, H, W, 3): {remedy}")
 
 
@@ -96,17 +93,8 @@ def scale_of_parts(parts: Sequence[tuple[str, Iterable[np.ndarray]]]) -> float:
     for (name, _), other in zip(parts[1:], others, strict=True):
         if other != scale and not BYTE_SCALE < other < scale:
             told = f"{parts[0][0]} has images from 0 to {scale:g}, {name} from 0 to {other:g}"
-            raise DataError(f"{told}; {_one_scale(name, other, scale)}")
+            raise DataError(f"{told}; {ONE_SCALE}")
     return scale
-
-
-def _one_scale(name: str, own: float, scale: float) -> str:
-    """Return how images in which a value is white come to another scale."""
-    factor = (scale + 1) / (own + 1)
-    change = f"* {factor:.1f}" if factor > 1 else f"// {1 / factor:g}"
-    if 1 in (own, scale):
-        change = f"* {scale:.1f}" if own == 1 else f"/ {own:g}"
-    return f"give both on one scale: where {own:g} is white, {name} {change}"
 
 
 def to_bytes(images: np.ndarray, scale: float, rows: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -122,9 +110,7 @@ def to_bytes(images: np.ndarray, scale: float, rows: Sequence[int] | np.ndarray)
         told = f"row {rows[row]}, pixel {pixel} is {flat[row, pixel]:g}"
         if not np.isfinite(flat[row, pixel]):
             raise DataError(f"{told}; fill it in, or leave the image out")
-        own = next((white for white in SCALES if flat[row].max() <= white), SCALES[-1])
-        remedy = _one_scale("X", own, scale) if own > scale else "shift and divide images as those were"
-        raise DataError(f"{told}, and the images trained on are from 0 to {scale:g}; {remedy}")
+        raise DataError(f"{told}, and the images trained on are from 0 to {scale:g}; {ONE_SCALE}")
     return rescaled(images, scale)
 
 
@@ -141,9 +127,7 @@ def check_scale(images: np.ndarray, scale: float) -> None:
     largest, are_bytes = float(images.max(initial=0)), images.dtype == np.uint8 and scale > BYTE_SCALE
     if are_bytes or 0 < largest <= scale / BYTE_SCALE:
         told = "are bytes" if are_bytes else f"have pixels up to {largest:g}"
-        own = BYTE_SCALE if are_bytes else next(white for white in SCALES if largest <= white)
-        told = f"images {told}, and those trained on are from 0 to {scale:g}"
-        raise DataError(f"{told}; {_one_scale('X', own, scale)}")
+        raise DataError(f"images {told}, and those trained on are from 0 to {scale:g}; {ONE_SCALE}")
 
 
 def idx_files(folder: Path, names: Iterable[str]) -> dict[str, Path]:

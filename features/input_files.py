@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 import stat
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from io import BufferedReader, FileIO, RawIOBase
 from itertools import chain, combinations
@@ -265,15 +264,6 @@ class PictureList(NamedTuple):
     names: list[str]
     empty: list[str]
     others: list[str]
-
-    def told_of_empty(self) -> str:
-        """Return what the folders without pictures have, and what to do about it."""
-        told = list[str]()
-        for folder in self.empty:
-            kinds = Counter(Path(name).suffix or "files" for name in self.others if name.startswith(f"{folder}/"))
-            counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(3))
-            told.append(f"{folder} ({counts or 'nothing'})")
-        return f"{shown(told)}; convert pictures to .png, and take folders that are no class elsewhere"
 
 
 def is_picture(name: str, suffixes: tuple[str, ...] = PICTURE_SUFFIXES) -> bool:

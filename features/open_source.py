@@ -4,7 +4,6 @@ A file of a published data set is trusted for its sha256 and nothing else, where
 never filled.
 """
 
-import errno
 import gzip
 import hashlib
 import os
@@ -36,8 +35,6 @@ from features.rows import RowArray, Rows, digest_rows
 from features.source import NAMED, Keeper, Source, SourceSpec, source_of
 
 _opening = Lock()
-# Faults of the cache folder, where another mirror would not help.
-CACHE_FAULTS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 SINC_ROWS, SINC_NOISE = 1000, 0.1  # of each part; the variance
 
 
@@ -138,7 +135,7 @@ def fetch(
     """Return the folder, with all `files` (name → sha256 in hexadecimal digits), after downloading those that it lacks.
 
     Each comes from the first mirror, a URL with "/" at its end, that has the right bytes and is not silent for so long.
-    Raises UnavailableError where no mirror has some file, OSError where the folder cannot be written.
+    Raises UnavailableError where no mirror has some file, with what each said.
     """
     import pooch  # slow to import, as above
 
@@ -151,20 +148,12 @@ def fetch(
                 pooch.retrieve(mirror + name, f"sha256:{sha256}", fname=name, path=folder, downloader=download)
                 break
             except (OSError, ValueError) as error:
-                if getattr(error, "errno", None) in CACHE_FAULTS:
-                    raise
-                failures.append(f"{mirror}: {_cause(error)}")
+                failures.append(f"{mirror}: {' '.join(str(error).split())[:200]}")
         else:
             remedy = f"copy {', '.join(files)} to {folder} or to the folder that SLKL_DATA_DIR names"
             told = f"{dataset}: no mirror delivered {name} ({'; '.join(failures)}); {remedy}"
             raise UnavailableError(f"{told}, or train on digits, which needs no download")
     return folder
-
-
-def _cause(error: Exception) -> str:
-    """Return why a mirror did not deliver, in a line: of what requests raises, the reason."""
-    cause = getattr(error.args[0] if error.args else None, "reason", error)
-    return str(cause).splitlines()[0] if str(cause) else type(cause).__name__
 
 
 def open_mnist(spec: SourceSpec) -> Source:

@@ -343,8 +343,6 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
     source = source_of(replace(spec, task=task), folder.resolve().name, given, False, identity, BYTE_SCALE)
     notes = [note for one in read for note in one.notes]
-    if "test" in parts and spec.test is not None and Path(spec.test).resolve() != parts["test"].resolve():
-        notes.append(f"{parts['test']} is not read: the test part is {spec.test} (`data.test`)")
     warnings = tuple(warning for one in read for warning in one.warnings)
     return replace(source, image_scale=read[0].scale, notes=(*notes, *source.notes), warnings=warnings)
 
@@ -357,13 +355,9 @@ def _found(
     asked: the decoder of the training part; the size of that part, or None, where this is it.
     """
     listed = pictures_below(folder)
-    is_test = isinstance(asked, Decoder)
     if outside := [name for name in listed.names if "/" not in name]:
         told = f"has pictures that are in no folder of a class: {shown(outside, MOST_NAMED)}"
-        remedy = "put each into a folder with the name of its class"
-        if is_test:
-            remedy += ", or, where nobody knows it, train on the folder of the other part alone, and predict this one"
-        raise DataError(f"{folder}: {told}; {remedy}")
+        raise DataError(f"{folder}: {told}; put each into a folder with its class, or predict those without one")
     others = [name for name in listed.others if name.lower().endswith(OTHER_PICTURES)]
     if others and not skip_bad:
         remedy = "convert them to .png, or leave them out with `data.skip_bad=true`"
@@ -371,7 +365,8 @@ def _found(
     if not listed.names:
         raise DataError(f"{folder}: has no pictures; put some into a folder with the name of their class")
     if listed.empty:
-        raise DataError(f"{folder}: has folders of classes without pictures that are read: {listed.told_of_empty()}")
+        told = f"has folders of classes without pictures that are read: {shown(listed.empty)}"
+        raise DataError(f"{folder}: {told}; convert pictures to .png, and take folders that are no class elsewhere")
     read_now = partial(_read, folder, listed, asked, skip_bad=skip_bad)
     request = {"pictures": repr(asked), "skip_bad": skip_bad, "pillow": PIL.__version__}
     return keeper.read(folder, request, read_now, ReadPictures) if keeper else read_now(lambda n_rows: None)

@@ -47,13 +47,6 @@ def are_numbered(labels: np.ndarray) -> bool:
     return bool(values[0] in (0, 1) and np.array_equal(values - values[0], np.arange(len(values))) and counts.min() > 1)
 
 
-def written(labels: np.ndarray) -> np.ndarray:
-    """Return floats (n,) as float64; few that may be classes as they are written: the float32 of .1 is no other .1."""
-    if labels.dtype.itemsize < 8 and len(values := np.unique(labels)) <= MOST_CLASSES:
-        return values.astype(str).astype(np.float64)[np.searchsorted(values, labels)]
-    return labels.astype(np.float64)
-
-
 def class_labels(labels: np.ndarray, task: str, array_name: str = "y") -> tuple:
     """Return the sorted classes as Python scalars, () for regression. Raises DataError for too few or too many."""
     if task not in TASKS:

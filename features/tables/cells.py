@@ -17,7 +17,7 @@ from pyarrow import compute, types
 
 from features.cell_text import NULL_WORDS, TRUTH_WORDS, counted, misread
 from features.errors import DataError
-from features.targets import LARGEST_WHOLE, MOST_TABLE_CLASSES, UNTOLD, check_spellings, written
+from features.targets import LARGEST_WHOLE, MOST_TABLE_CLASSES, UNTOLD, check_spellings
 
 _NULLS = pyarrow.array(NULL_WORDS, pyarrow.string())
 _NEEDLESS_ZEROS = pyarrow.array([f"0{digit}" for digit in range(10)])
@@ -86,7 +86,7 @@ def labels_of(
     (kind,) = kinds if len(kinds) == 1 else (pyarrow.string(),)
     if types.is_integer(kind) or types.is_floating(kind):
         found = pyarrow.chunked_array(columns).to_numpy()
-        return written(found) if found.dtype.kind == "f" else found if found.itemsize == 8 else found.astype(np.int64)
+        return found if found.itemsize == 8 else found.astype(np.float64 if found.dtype.kind == "f" else np.int64)
     texts = pyarrow.concat_arrays([texts_of(piece) for piece in columns])
     exact = None if task == "words" else _exact_numbers(texts)
     if exact is not None:

@@ -231,8 +231,7 @@ class RowOrder(NamedTuple):
             remedy += " in place of `data.drop`" if drops else ""
             yield f"left out, as they number the rows: {left_out}; use one by which the table is only sorted {remedy}"
         if kept:
-            use = "they are used, as there are no others; if they only number the rows, nothing is learned"
-            yield f"inputs that may number the rows: {kept}; {use}"
+            yield f"inputs that may number the rows are used, as there are no others: {kept}"
         if following:
             use = "leave out one that only tells which row it is, or when it was written"
             yield f"inputs that may number the rows: {following}; {use}"

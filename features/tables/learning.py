@@ -4,7 +4,6 @@ A code is a number, the place of a word in the list of its column, -1 for an unk
 `features.tables.encoding` makes inputs of them. Which number a cell is, `numbers` of `features.tables.cells` says.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +15,10 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from features.cell_text import (
-    CODE,
     COMMAS,
     UNKNOWN,
     counted,
     drop_setting,
-    is_number,
     misread,
     names_text,
     of_one_value,
@@ -39,11 +36,8 @@ MOST_COMPLAINTS = 20  # Columns that are listed.
 LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
 LEAST_REPEATED = 10  # Rows for each category, on average; of fewer little is learned.
 MOST_WORDS = 1000  # Words of a column that are counted; a column that is refused may have a million.
-MOST_WORD_CHARACTERS = 200  # A longer cell is a text, of which nothing is learned.
-# Numbers of a text with commas, or with points between thousands: refused or told, as nothing says what they mean.
+# Numbers of a text whose points, or commas, may stand between thousands.
 _THREE = r"^\s*[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+\s*$"
-_COMMA = re.compile(r"[+-]?([0-9]*|[0-9]{1,3}(\.[0-9]{3})+),[0-9]+(e[+-]?[0-9]+)?", re.I)
-_MAY_BE_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")
 NUMBER, WORD, MISSING, INFINITE, LONG = "number", "word", "missing", "infinite", "long"
 
 
@@ -55,10 +49,8 @@ class _Column:
     words: dict[str, int] | None = None  # in the order of their first rows; None for numbers
     named: bool = False  # whether it was asked for as categories, so that its numbers are words
     place: int = 0  # among all columns
-    longest: int = 0  # characters of its longest word
     counts: Counter[str] = field(default_factory=Counter)  # cells of each kind
     first: dict[str, tuple[str, Batch]] = field(default_factory=dict)  # the first cell of each kind
-    rows: list[Batch] = field(default_factory=list)  # the first row of each word
 
     def read(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
         if self.words is not None:
@@ -88,14 +80,10 @@ class _Column:
         for at, text in enumerate(texts):
             kind = MISSING if text is None else WORD if are_words.get(text, True) else NUMBER
             self.counts[kind] += int(counts[at])
-            is_new = kind == WORD and text not in self.words and len(self.words) <= MOST_WORDS
-            if is_new or kind not in self.first:
-                row = _row_of(batch, int(np.argmax(of_rows == at)))
-                self.first.setdefault(kind, (str(text), row))
-            if is_new:
-                self.words[str(text)] = len(self.words)
-                self.rows.append(row)
-                self.longest = max(self.longest, len(str(text)))
+            if kind not in self.first:
+                self.first[kind] = str(text), _row_of(batch, int(np.argmax(of_rows == at)))
+            if kind == WORD and len(self.words) <= MOST_WORDS:
+                self.words.setdefault(str(text), len(self.words))
             if text in self.words:
                 places[at] = self.words[text]
         return places[of_rows]
@@ -175,7 +163,6 @@ class Learner:
         """Return why no setting but one that leaves a column out makes inputs of it; None where one does."""
         words = column.words or {}
         as_words = f"`data.categorical={ONE_HOT}:{names_text([column.name])}`"
-        is_often = column.counts[WORD] * LEAST_REPEATED > n_rows  # a word among numbers
         looks = None if column.named else misread(words)
         if column.counts[MISSING] == n_rows:
             return "no cell is filled in"
@@ -188,17 +175,10 @@ class Learner:
             at = example(WORD) if looks[2] == column.first[WORD][0] else f", such as {looks[2][:40]!r}"
             told = f"{looks[0]}{at}, {looks[1]}"
             repeat = len(words) <= min(self._asked.most, n_rows // LEAST_REPEATED)
-            are_few = NUMBER in column.first and not is_often
-            return f"{told}, or if they are categories, {as_words}" if repeat and not are_few else told
+            return f"{told}, or if they are categories, {as_words}" if repeat else told
         if words and NUMBER in column.first:
-            numbered = example(NUMBER).removeprefix(", such as ")
             told = f"numbers and {counted(len(words), 'other word')}{example(WORD)}"
-            told = f"{told}, {numbered} is a number" if numbered else told
-            if is_often or all(map(CODE.fullmatch, words)):
-                return f"{told}; if they are names, {as_words}"
-            return f"{told}; write the numbers that are meant, or where there are none, nothing"
-        if column.longest > MOST_WORD_CHARACTERS:
-            return f"texts of up to {column.longest} characters{example(WORD)}"
+            return f"{told}; write the numbers that are meant, or nothing; if they are names, {as_words}"
         if len(words) > MOST_WORDS:
             return f"more than {MOST_WORDS} different words{example(WORD)}"
         if not column.named and len(words) == column.counts[WORD] >= LEAST_IDS:
@@ -208,8 +188,7 @@ class Learner:
             more = f"`data.categories={len(words)}` takes them"
             return f"{told}; {more}" if len(words) <= n_rows // LEAST_REPEATED else told
         if (twice := of_one_value(map(value_of, words))) is not None:
-            both = [f"{[*words][k][:40]!r} in {column.rows[k].place(0)}" for k in twice]
-            return f"{' and '.join(both)} are one value, write it in one way"
+            return f"{' and '.join(f'{[*words][k][:40]!r}' for k in twice)} are one value, write it in one way"
         return None
 
 
@@ -293,28 +272,3 @@ class PointsOfThree:
         columns = [layout.title(place) for place, is_seen in self._seen.items() if is_seen]
         told = f"{self._marks} are decimal ones, with three digits behind each"
         return (f"{told}; take them out where they stand between thousands: {shown(columns)}",) if columns else ()
-
-
-def check_commas(table: Table, layout: TableLayout, words: Words, labels: "pyarrow.Array | None") -> None:
-    """Raise DataError with every column (`labels`: None for classes) of which most words are numbers with commas."""
-    first = table.parts[0]
-    if not isinstance(first, CsvFile) or first.decimal != ".":
-        return
-    listed = dict(zip(layout.inputs, words, strict=True))
-    if labels is not None and layout.target is not None:
-        listed[layout.target] = [text for text in distinct(labels)[0] if text is not None]
-    found = dict[str, list[str]]()
-    for place, texts in listed.items():
-        commas = [text for text in texts or () if _COMMA.fullmatch(text)]
-        others = [text for text in texts or () if not is_number(text) and not _COMMA.fullmatch(text)]
-        if len(commas) > len(others):
-            found[layout.title(place)] = commas
-    if not found:
-        return
-    told = shown(f"{title} (such as {commas[0]!r:.60})" for title, commas in found.items())
-    has_points = any("." in text for commas in found.values() for text in commas)
-    without = ", without points between thousands" if has_points else ""
-    remedy = f"if these are decimal commas{without}, read the file with `data.decimal=,`"
-    if unclear := [title for title, commas in found.items() if all(map(_MAY_BE_THOUSANDS.fullmatch, commas))]:
-        remedy = f"if commas stand between thousands ({shown(unclear)}), take them out of the cells; {remedy}"
-    raise DataError(f"{table.path}: numbers with commas in {told}; {remedy}")

@@ -135,8 +135,6 @@ class CsvFile:
         if self._header and are_numbers:
             fault = f"its first line holds numbers ({separator.join(cells)[:40]}), no names"
             remedy = "put the names of the columns above it, or train with `data.header=false`"
-            if len(cells) > 1 and [cell.strip() for cell in cells] == [str(k) for k in range(len(cells))]:
-                remedy = "put names in its place, as these count the columns"
             raise DataError(f"{self.path}: {fault}; {remedy}")
         with suppress(csv.Error):  # a cell in quotes may go on beyond this line
             second = next(reader, None)
@@ -402,9 +400,7 @@ def _opened(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
         except (DataError, GeneratorExit):
             raise
         except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-            words = " ".join(str(error).split())[:120]
-            fault = "is encrypted; decrypt it" if "crypt" in words else f"not a readable parquet file ({words})"
-            raise DataError(f"{path}: {fault}") from error
+            raise DataError(f"{path}: not a readable parquet file ({' '.join(str(error).split())[:120]})") from error
 
 
 TablePart = CsvFile | ParquetFile  # one file of a table
@@ -462,33 +458,23 @@ class Table:
     def batches(self, places: Collection[int]) -> Iterator[Batch]:
         """Yield the rows of all files with the columns at some places. Raises DataError naming a file unlike others."""
         for part in self.parts:
-            at = {place: place for place in places} if part is self.parts[0] else self._places(part, places)
-            for batch in part.batches([*at.values()]):
-                columns = {place: batch.columns[own_place] for place, own_place in at.items()}
-                yield Batch(batch.path, batch.start, batch.n_rows, columns, batch.line_of)
+            self._check_part(part, places)
+            yield from part.batches(places)
 
-    def _places(self, part: TablePart, places: Collection[int]) -> dict[int, int]:
-        """Return where columns of the first file are in a further one. Raises DataError where it has not the same.
-
-        An index of a frame, which pandas writes for some parts and not for others, counts only where it is read.
-        """
+    def _check_part(self, part: TablePart, places: Collection[int]) -> None:
+        """Raise DataError where a further file has not the columns of the first."""
         first = self.parts[0]
         names, known = _names_of(part), first.names()
-        index = index_in(names, part.metadata) | index_in(known, first.metadata)
-        left_out = index - {known[place] for place in places}
-        own, wanted = ([name for name in listed if name not in left_out] for listed in (names, known))
-        if len(own) != len(wanted):
-            raise DataError(f"{part.path}: has {len(own)} columns, {first.path.name} has {len(wanted)}")
-        if own != wanted:
+        if len(names) != len(known):
+            raise DataError(f"{part.path}: has {len(names)} columns, {first.path.name} has {len(known)}")
+        if names != known:
             told = f"its columns are not those of {first.path.name}"
             raise DataError(f"{part.path}: {told}; give the same names in one order")
-        at = {place: names.index(known[place]) for place in places}
         if isinstance(part, ParquetFile) and isinstance(first, ParquetFile):
-            for place, own_place in at.items():
-                held, before = part.kinds[own_place], first.kinds[place]
+            for place in places:
+                held, before = part.kinds[place], first.kinds[place]
                 if held != before and "gaps" not in (held, before):
                     raise DataError(f"{part.path}: column {known[place]} holds {held}, in {first.path.name} {before}")
-        return at
 
 
 def _names_of(part: TablePart) -> list[str]:
@@ -515,25 +501,13 @@ def kind_of(of: "pyarrow.DataType") -> str | None:
     return PARQUET_TYPES.get(re.split(r"\W", str(kind))[0])
 
 
-# How values of other types become columns, by what their type is called.
-_REMEDIES = {
-    "list": "give each place of a list a column",
-    "struct|map": "give each field a column (pyarrow.Table.flatten)",
-    "binary": "decode them to words",
-    "duration|time": "give seconds, as numbers",
-    "extension": "cast them to words or numbers",
-}
-
-
 def _check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -> None:
     wrong = [field for field in map(schema.field, places) if kind_of(field.type) is None]
     if wrong:
         held = shown(f"{field.name} ({str(field.type)[:60]})" for field in wrong)
-        options = drop_setting(*(field.name for field in wrong))
-        kinds = " ".join(str(field.type).partition("<")[0] for field in wrong)
-        advice = "".join(f"{remedy}, or " for words, remedy in _REMEDIES.items() if re.search(words, kinds))
         fault = f"columns that hold neither numbers, words nor dates: {held}"
-        raise DataError(f"{path}: {fault}; {advice}leave them out ({options})")
+        remedy = "cast them to numbers or words (structs: pyarrow.Table.flatten)"
+        raise DataError(f"{path}: {fault}; {remedy}, or leave them out ({drop_setting(*(one.name for one in wrong))})")
 
 
 @dataclass(frozen=True)

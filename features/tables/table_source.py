@@ -22,7 +22,7 @@ from features.rows import InOrder, Mapped, RowArray, Rows, digest_rows, root_of,
 from features.source import PARTS, Columns, Keeper, Source, SourceSpec, Tick, chosen_rows, count_rows, source_of
 from features.tables.cells import distinct, labels_of, texts_of
 from features.tables.encoding import EncodingRequest, RowOrder, TableEncoding, Words, learn_encoding, unknown_words
-from features.tables.learning import CellReader, Learner, PointsOfThree, check_commas
+from features.tables.learning import CellReader, Learner, PointsOfThree
 from features.tables.readers import Batch, CsvFile, Table, TableLayout, model_layout, training_layout
 from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task
 
@@ -161,7 +161,7 @@ class TrainingTable:
         drawn, codes = found.sample
         inputs = layout.without(order.left_out)
         codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # np.delete copies all rows
-        _check_names(table, inputs, named, found.words, codes)
+        _check_names(table, inputs, named)
         learner.check(spec, len(found.labels), order.left_out)
         titles = [layout.title(place) for place in layout.inputs]
         warnings = tuple(order.warnings(titles, drops=spec.drop is not None))
@@ -263,22 +263,13 @@ def _where(table: Table, layout: TableLayout) -> str:
     return f"{table.path}: column {layout.title(layout.target)}"
 
 
-def _check_names(
-    table: Table, layout: TableLayout, named: Collection[str], words: Words, codes: NDArray[np.float64]
-) -> None:
+def _check_names(table: Table, layout: TableLayout, named: Collection[str]) -> None:
     """Raise DataError where inputs have no name: that of a frame's index that was shuffled, or of a lost column."""
-    places = [(k, place) for k, place in enumerate(layout.inputs) if place in table.nameless]
-    nameless = [(k, place) for k, place in places if layout.names[place] not in named]
+    nameless = [place for place in layout.inputs if place in table.nameless and layout.names[place] not in named]
     if nameless:
-        told = shown(layout.title(place) for _, place in nameless)
-        options = drop_setting(*(layout.names[place] for _, place in nameless))
-        fault, remedy = "whose numbers do not rise from row to row", "name them if they are inputs"
-        if any(words[k] is not None for k, _ in nameless):
-            fault = "that hold words"
-        elif all(np.isnan(codes[:, k]).all() for k, _ in nameless):
-            fault, remedy = "and without cells", "take the separators at the ends of lines out"
-        fault = f"columns without a name {fault}: {told}"
-        raise DataError(f"{table.path}: {fault}; leave them out ({options}), or {remedy}")
+        options = drop_setting(*(layout.names[place] for place in nameless))
+        remedy = f"leave them out ({options}), or name them if they are inputs"
+        raise DataError(f"{table.path}: columns without a name: {shown(map(layout.title, nameless))}; {remedy}")
 
 
 class _Reading:
@@ -379,9 +370,6 @@ class _Reading:
         )
 
     def _labels_for(self, task: str | None) -> NDArray[Any]:
-        if isinstance(self._reader, Learner):
-            numbers = self._labels[0] if task in (None, "regression") else None
-            check_commas(self._table, self._layout, self._reader.words, numbers)
         where = _where(self._table, self._layout)
         labels = labels_of(self._labels, where, task, self._place)
         if labels.dtype.kind == "f":

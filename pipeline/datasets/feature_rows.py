@@ -30,7 +30,7 @@ from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import first_non_finite_row, scaled
 from pipeline.runtime import stopping
 from pipeline.runtime.run_folder import digest_sources
-from storage.arrays import Stored, StoredFile, StoredInMemory
+from storage.arrays import Stored
 from storage.errors import CorruptDataError
 from storage.files import digest_of, make_folder, read_record, remove_file, write_record
 from storage.folder_layouts import FeatureLayout
@@ -167,8 +167,8 @@ class ScaledFeatures:
     scales: Stored
 
 
-# Where features are: in a store, in what computes them, in memory, or as arrays by the names of the fields of `Rows`.
-FeatureAccess = FeatureLayout | LiveFeatures | ScaledFeatures | Rows | Stored
+# Where features are: in a store, in what computes them, times scales, or in memory.
+FeatureAccess = FeatureLayout | LiveFeatures | ScaledFeatures | Rows
 
 
 def open_features(access: FeatureAccess, part: Part = "train") -> Rows:
@@ -187,9 +187,6 @@ def open_features(access: FeatureAccess, part: Part = "train") -> Rows:
             return seen(X, numbers, rows.name, scales=access.scales.read()["scales"], dtype=rows.X.dtype.type)
 
         return replace(rows, X=Mapped(rows.X, scale, rows.X.shape[1:], rows.X.dtype))
-    if isinstance(access, StoredFile | StoredInMemory):
-        stored: dict[str, Any] = access.read(mapped=True)
-        return Rows(**stored)
     return _opened(access)[part]
 
 

@@ -26,7 +26,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
-from features.array_sources import given_labels, keys_of_groups, numeric, unmasked
+from features.array_sources import given_labels, keys_of_groups, numeric
 from features.cell_text import shown
 from features.deformed_copies import Copies
 from features.descriptors import FeatureSpec, extract, feature_length
@@ -243,7 +243,7 @@ def _counted(
     index = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
     blocks = (X[start : start + MOST_BLOCK_ROWS] for start in range(0, len(X), MOST_BLOCK_ROWS))
     keys = np.concatenate([np.empty(0, np.uint64), *map(row_keys, blocks)])[index]
-    of_groups = keys_apart(keys) if groups is None else keys_of_groups(unmasked(groups), len(X))[index]
+    of_groups = keys_apart(keys) if groups is None else keys_of_groups(groups, len(X))[index]
     counted = X if len(index) == len(X) else Chosen(X, index)
     return Rows(counted, targets[index], some_of(weights, index), keys, of_groups, index)
 

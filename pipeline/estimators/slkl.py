@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 
-from features.array_sources import unmasked
 from features.targets import labels_from_decision
 
 if TYPE_CHECKING:
@@ -268,10 +267,6 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         with as_value_error():
             return self._model.intervals_of(decision, level)
 
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """Return R² on rows X and targets y (n,), as scikit-learn does; a target behind a mask is missing."""
-        return float(super().score(X, unmasked(y), unmasked(sample_weight)))
-
 
 def _has_probabilities(machine: KernelMachine) -> bool:
     """Raise AttributeError where the fit of the model held no rows out to find a temperature on."""
@@ -319,10 +314,6 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
     """
 
     class_weight: Any = None
-
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """Return the share of rows X whose label is that of y (n,), as scikit-learn does; see `SLKLRegressor.score`."""
-        return float(super().score(X, unmasked(y), unmasked(sample_weight)))
 
     def decision_function(self, X: Any) -> NDArray[np.floating]:
         """Return decision values of rows X (n, n_features): (n, n_classes), or (n,) for two classes, as `predict`."""

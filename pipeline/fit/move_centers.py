@@ -1,8 +1,7 @@
 """Moved centers (`--move-centers`): steps on their positions, with the weights solved out (variable projection).
 
-A step takes two passes over the rows: statistics at the new positions, and the gradient. The first steps take a sample
-of the rows, then a larger one, the last ones all. Each level goes on from the positions of the lowest held-out error of
-the one before. The state between two steps is checkpointed.
+A step takes two passes over the rows: statistics at the new positions, and the gradient. The state between two steps is
+checkpointed.
 """
 
 import math
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
-from pipeline.datasets.feature_rows import FeatureShape, open_features
+from pipeline.datasets.feature_rows import open_features
 from pipeline.errors import InvalidDataError, StoppedError
 from pipeline.fit.row_blocks import (
     Needs,
@@ -26,11 +25,8 @@ from pipeline.fit.row_blocks import (
     RowTask,
     RunSize,
     block_pass,
-    count_sample,
-    gather_sample,
     memory_of,
     row_grid,
-    task_on_sample,
 )
 from pipeline.fit.statistics import FIT, HELD_OUT, MEMBERS, statistics_blocks, statistics_pass
 from pipeline.fit.workspace import FinalWeights, Workspace
@@ -44,12 +40,7 @@ from pipeline.work.events import SOLVE
 from storage.arrays import Arrays, Stored, as_arrays, as_dataclass
 
 NAME, TRIALS = "moves", "passes/moves-trials"
-SAMPLES = (1 / 6, 1 / 3)  # shares of the rows, before all of them
-LEAST_ROWS, LEAST_HELD_OUT, ROWS_A_CENTER = 5000, 250, 15  # of a sample: with fewer it tells too little
-ODD = 0.25  # parts by which a draw may miss the size that was meant
-SAMPLE_BYTES = 2**28  # of the features of a sample, at most
-ENDS = (1 / 4, 1 / 2)  # of the steps, after which more rows are taken
-PATIENCE, LAST_PATIENCE = 3, 10  # steps that lower the held-out error no more, after which more rows are; the last
+PATIENCE = 10  # Steps in a row that do not lower the held-out error end the moves.
 FIRST = 0.1  # of σ: how far the first step moves the center that moves farthest
 Points = NDArray[np.float64]
 
@@ -76,26 +67,13 @@ class Moving(Solution):
     last_gradient: Points  # where it began, likewise
     steps: NDArray[np.float32]  # as `changes`: what L-BFGS has learned
     changes: NDArray[np.float32]
-    best: NDArray[np.floating]  # (m, d) f4, of the lowest held-out error on the rows in use, or those they began with
+    best: NDArray[np.floating]  # (m, d) f4, of the lowest held-out error
     best_step: int
-    begun: NDArray[np.int64]  # the steps at which each level so far began, (levels,)
-    errors: NDArray[np.float64]  # held-out, at first and after each step; a level's first replaces the last before it
+    errors: NDArray[np.float64]  # held-out, at first and after each step
 
     @property
     def step(self) -> int:
         return len(self.errors) - 1
-
-    @property
-    def level(self) -> int:
-        return len(self.begun) - 1
-
-    @property
-    def lowest(self) -> float:
-        return float(self.errors[self.begun[-1] :].min())
-
-    @property
-    def waited(self) -> int:
-        return self.step - max(self.best_step, int(self.begun[-1]))
 
     @property
     def curvature(self) -> Curvature:
@@ -108,17 +86,13 @@ def move_centers(
     """Move the centers where that lowers the held-out error; return their weights, and those for the held-out rows."""
     started = time.perf_counter()
     rows = work.candidates[final.active]
-    mover = _Mover(work, work.config.solver.move_centers, len(rows))
+    mover = _Mover(work, work.config.solver.move_centers)
     points = open_features(work.features).X[rows].astype(np.float64)
     state = mover.finished(points)
-    summary, kept, last = final.summary, 0, len(mover.shares) - 1
-    before = float(state.errors[0])
-    if last:
-        parts = mover.statistics(points, last, "held-out rows where the centers were")
-        before = mover.chosen(parts, RIDGES).held_out_error
-    after = before
+    summary, kept = final.summary, 0
+    before = after = float(state.errors[0])
     if state.best_step:
-        parts = mover.statistics(state.best, last, "weights at the new places")
+        parts = mover.statistics(state.best, "weights at the new places")
         moved = mover.refit(parts, parts[FIT] + parts[HELD_OUT])
         lowest = min(error for _, error in moved.held_out_errors)
         if lowest < before:
@@ -127,14 +101,11 @@ def move_centers(
             final = replace(final, weights=weights, intercept=intercept, points=state.best)
             tried = CalibrationWeights(moved.of_fit.weights.named(tried.weights.columns), points=state.best)
             summary = summary | ridge_summary(moved)
-    begun = state.begun.tolist()
-    shares = mover.shares[: len(begun)]
     moves = {
         "steps": state.step,
         "kept_step": kept,  # 0: none moved
-        "levels": [{"share": share, "first_step": step} for share, step in zip(shares, begun, strict=True)],
-        "held_out_errors": state.errors.tolist(),  # before the first step and after each, of the rows of the time
-        "held_out_before": before,  # of all rows, where the centers were
+        "held_out_errors": state.errors.tolist(),  # before the first step and after each
+        "held_out_before": before,  # where the centers were
         "held_out_after": after,  # where they are now, with the ridge that is best there
         "wall_seconds": time.perf_counter() - started,
     }
@@ -142,38 +113,16 @@ def move_centers(
 
 
 class _Mover:
-    def __init__(self, work: Workspace, most: int, n_centers: int) -> None:
+    def __init__(self, work: Workspace, most: int) -> None:
         self._work, self._most = work, most
         self._task: RowTask = work.row_task
         self._dtype = open_features(work.features).X.dtype.type
         self._checkpoints = work.store.checkpoints(NAME)
-        asked = samples_of(work.shape, work.config.statistics.hold_out, n_centers)
-        self.shares = [*(share for share in asked if self._is_typical(share)), 1.0]
         # Powers of two, with which L-BFGS computes on numbers near 1 in any units of rows and targets: its float32 and
         # the squares of its numbers would leave their range.
         squares = sum(self._task.facts.bounds().yty) * work.shape.n_train
         self._of_points = 0.5 ** math.frexp(math.sqrt(self._task.sigma2))[1]
         self._of_gradients = 0.5 ** math.frexp(squares)[1] / self._of_points
-
-    def _is_typical(self, share: float) -> bool:
-        """Return whether a sample is about as large as meant: copies of a row are drawn together, weights may be 0."""
-        meant = share * self._work.shape.n_train
-        n_rows, n_fit, n_held_out = count_sample(self._task, share)
-        most, least = (1 + ODD) * meant, (1 - ODD) * meant
-        return n_rows <= most and n_fit + n_held_out >= least and n_held_out >= (1 - ODD) * LEAST_HELD_OUT
-
-    def _rows(self, level: int) -> RowTask:
-        share = self.shares[level]
-        if share == 1.0:
-            return self._task
-        name = _sample_name(level)
-
-        def make() -> Arrays:
-            with self._work.events.status(SOLVE, f"gathering {share:.0%} of the rows"):
-                return gather_sample(self._task, share)
-
-        self._work.store.once(name, make, mapped=True)
-        return task_on_sample(self._task, self._work.store.stored(name))
 
     def finished(self, points: Points) -> Moving:
         """Return the state after the last step, taken up from the last checkpoint. Raises StoppedError, after one."""
@@ -193,10 +142,8 @@ class _Mover:
         self._save(state)  # the weights there take another pass
         return state
 
-    def _started(self, points: Points, before: Moving | None = None) -> Moving:
-        """Return the state before the first step of a level; `before`: the last one of the level before."""
-        begun, errors = (np.empty(0, np.int64), np.empty(0)) if before is None else (before.begun, before.errors[:-1])
-        parts, none = self.statistics(points, len(begun), "moving centers: where they are"), np.empty(0)
+    def _started(self, points: Points) -> Moving:
+        parts, none = self.statistics(points, "moving centers: where they are"), np.empty(0)
         fit = self.chosen(parts, RIDGES)
         return Moving(
             **vars(fit),
@@ -206,36 +153,24 @@ class _Mover:
             last_step=none,
             last_gradient=none,
             best=self._rounded(points),
-            best_step=0 if before is None else before.best_step,
-            begun=np.append(begun, len(errors)),
-            errors=np.append(errors, fit.held_out_error),
+            best_step=0,
+            errors=np.array([fit.held_out_error]),
         )
 
     def _next(self, state: Moving) -> Moving | None:
         """Return the state after the next pass or passes; None where no step lowers the held-out error any more."""
-        level = state.level
-        is_last = level == len(self.shares) - 1
-        if not is_last and (state.waited >= PATIENCE or state.step >= ENDS[level] * self._most):
-            return self._on_more_rows(state)
         if not state.gradient.size:
             return self._with_gradient(state)
-        moved = self._moved(state) if state.waited < LAST_PATIENCE else None
-        return self._on_more_rows(state) if moved is None and not is_last else moved
-
-    def _on_more_rows(self, state: Moving) -> Moving:
-        new = self._started(state.best.astype(np.float64), state)
-        self._work.store.drop(_sample_name(state.level))
-        return new
+        return self._moved(state) if state.step - state.best_step < PATIENCE else None
 
     def _with_gradient(self, state: Moving) -> Moving:
         name = f"moves-gradient-{_digest(state.points, state.weights, state.intercept)}"
         arrays = {"points": self._rounded(state.points), "weights": state.weights, "intercept": state.intercept}
         given = self._work.store.put(f"passes/{name}/input.npz", arrays)
-        rows = self._rows(state.level)
-        task = gradient_pass(rows, given, arrays["points"])
+        task = gradient_pass(self._task, given, arrays["points"])
         sums = self._work.runner.add_up(SOLVE, task, name, self._words(state.step + 1, state))
         self._work.store.drop(f"passes/{name}")
-        gradient = gradient_of(rows, sums, arrays)
+        gradient = gradient_of(self._task, sums, arrays)
         curvature, none = state.curvature, np.empty(0)
         if state.last_step.size:
             step, change = self._of_points * state.last_step, self._of_gradients * (gradient - state.last_gradient)
@@ -274,12 +209,10 @@ class _Mover:
             last_gradient=state.gradient if learns else none,
             errors=np.append(state.errors, error),
         )
-        return replace(moved, best=self._rounded(points), best_step=number) if error < state.lowest else moved
+        return replace(moved, best=self._rounded(points), best_step=number) if error < state.errors.min() else moved
 
     def _words(self, number: int, state: Moving) -> str:
-        share = self.shares[state.level]
-        rows = "all rows" if share == 1.0 else f"{share:.0%} of the rows"
-        return f"moving centers, step {number} of at most {self._most}, on {rows}, held-out error {state.lowest:.4g}"
+        return f"moving centers, step {number} of at most {self._most}, held-out error {state.errors.min():.4g}"
 
     def _tried(self, points: Points, state: Moving, words: str) -> tuple[Solution, float]:
         """Return the solution at some points, and the objective there with the ridge so far.
@@ -293,7 +226,7 @@ class _Mover:
                 self._task.kernel_at(self._rounded(points))
             except InvalidDataError:
                 return as_arrays(_too_long(state)) | {"so_far": np.asarray(np.inf)}
-            parts = self.statistics(points, state.level, words)
+            parts = self.statistics(points, words)
             fit = better = self.fitted(parts, state)
             if np.isfinite(fit.objective):
                 with suppress(InvalidDataError):  # no factor: the ridge stays
@@ -303,10 +236,10 @@ class _Mover:
         arrays = self._work.store.once(f"{TRIALS}/{_digest(points)}.npz", make)
         return as_dataclass(arrays, Solution), float(arrays["so_far"])
 
-    def statistics(self, points: NDArray[np.floating], level: int, words: str) -> dict[str, GramStatistics]:
+    def statistics(self, points: NDArray[np.floating], words: str) -> dict[str, GramStatistics]:
         name = f"moves-statistics-{_digest(points)}"
         members = self._work.store.put(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
-        task = statistics_pass(self._rows(level), (FIT, HELD_OUT), len(points), members=members)
+        task = statistics_pass(self._task, (FIT, HELD_OUT), len(points), members=members)
         parts = statistics_by_part(self._work.runner.add_up(SOLVE, task, name, words))
         self._work.store.drop(f"passes/{name}")
         return parts
@@ -344,25 +277,22 @@ class _Mover:
         return np.ascontiguousarray(points, dtype=self._dtype)
 
     def _save(self, state: Moving) -> None:
-        number = 2 * (state.step + state.level) + bool(state.gradient.size)
-        self._checkpoints.save(number, as_arrays(state), {})
+        self._checkpoints.save(2 * state.step + bool(state.gradient.size), as_arrays(state), {})
 
 
 def moves_needs(run: RunSize) -> Needs:
     """Return what moving the centers needs: statistics or a gradient, beside places, gradients and curvature.
 
-    On disk are a checkpoint, a second while it is written, the sums of each process, and the samples.
+    On disk are a checkpoint, a second while it is written, and the sums of each process.
     """
     n, m, d = run.shape.n_train, n_moving(run), run.shape.n_features
     if not m:
         return Needs(0, 0, 0)
     statistics, gradient = statistics_blocks(n, m, 2), gradient_blocks(n, m, d)
     passes = max(memory_of(statistics, run) + 2 * statistics.sums_bytes, memory_of(gradient, run))
-    shares = samples_of(run.shape, run.config.statistics.hold_out, m)
-    samples = int(sum(shares) * n) * (4 * d + 32)
     sums = run.workers.processes * 8 * m * (d + 2 * m)
     descent = NUMBER_BYTES * m * d
-    return Needs(1, passes + descent + samples, 2 * descent + sums + samples)
+    return Needs(1, passes + descent, 2 * descent + sums)
 
 
 def n_moving(run: RunSize) -> int:
@@ -373,21 +303,9 @@ def n_moving(run: RunSize) -> int:
     return min(solver.n_selected, n_columns)
 
 
-def samples_of(shape: FeatureShape, hold_out: float, n_centers: int) -> list[float]:
-    """Return the shares of the rows in the samples that steps begin on, smallest first; none of few rows."""
-    most = SAMPLE_BYTES / (4 * shape.n_features)
-    n_rows = sorted({min(share * shape.n_train, most) for share in SAMPLES})
-    least = max(LEAST_ROWS, ROWS_A_CENTER * n_centers, LEAST_HELD_OUT / hold_out)
-    return [rows / shape.n_train for rows in n_rows if rows >= least]
-
-
 def _too_long(before: Solution) -> Solution:
     """Return what a step comes to after which there are no kernel values, or no factor of their Gram."""
     return replace(before, objective=np.inf, held_out_error=np.inf)
-
-
-def _sample_name(level: int) -> str:
-    return f"passes/moves-rows-{level}"
 
 
 def _digest(*arrays: NDArray[np.floating]) -> str:

@@ -1,8 +1,6 @@
 """What a run does before its fit: compile the loops that it lacks, mostly none, and store the features."""
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -31,7 +29,6 @@ from storage.folders import hold_lock, holder
 
 IMAGE_SHAPE = (28, 28)  # Loops are compiled for images of any size.
 SMALL_WIDTH = 0.1  # of images, whose features have squared norms of at most 20 or so; far is 1000 times a width
-SILENT_SECONDS = 2.0  # A fit that nobody watches tells of compiling that takes longer.
 STORE_SECONDS = 24 * 3600.0  # for another run that builds the same store
 
 
@@ -49,16 +46,8 @@ def compile_needed(run: Run) -> None:
 
 
 def compile_told(steps: Iterable[Callable[[], object]], log: Callable[[str], object] | None) -> None:
-    """Compile the loops of a fit in memory; tell it by `log`, and without one by a warning if it takes long."""
-    started, logger = time.perf_counter(), logging.getLogger("pipeline")
-    timer = threading.Timer(SILENT_SECONDS, logger.warning, [COMPILING])
-    timer.daemon = True
-    try:
-        count = warm_up(steps, timer.start if log is None else partial(log, COMPILING))
-    finally:
-        timer.cancel()
-    if log is not None and count:
-        log(f"compiled in {time.perf_counter() - started:.1f} s")
+    """Compile the loops of a fit in memory; tell it by `log`, and without one by a warning."""
+    warm_up(steps, partial(log or logging.getLogger("pipeline").warning, COMPILING))
 
 
 def _steps_of(run: Run) -> Iterator[Callable[[], object]]:

@@ -1,25 +1,25 @@
-"""Rows cut into blocks, passes over the blocks, and samples of the rows."""
+"""Rows cut into blocks, and passes over the blocks."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from features.row_draws import draw_held_out, draw_sample
+from features.row_draws import draw_held_out
 from features.rows import some_of
 from features.source import Part
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_rows import FeatureAccess, FeatureShape, open_features
 from pipeline.fit.filled_settings import value_dtype
-from pipeline.fit.target_facts import TargetFacts, label_blocks
+from pipeline.fit.target_facts import TargetFacts
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
-from storage.arrays import Arrays, Stored
+from storage.arrays import Stored
 
 MOST_ROWS = 2048  # of a block: longer ones are no faster
 MOST_VALUES = 2**24  # of a block of columns
@@ -63,7 +63,6 @@ class RowTask:
     precision: str
     seed: int
     facts: TargetFacts
-    sample: Stored | None = None  # of `gather_sample`, in the place of all training rows
 
     def kernel_of(self, candidates: NDArray[np.int64]) -> Kernel:
         """Return the kernel of the columns of some candidates; their features are read.
@@ -122,37 +121,6 @@ def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0) -> Ro
     enough = max(enough, min(QUICK_ROWS, n_rows // ENOUGH_PIECES))
     rows = min(enough, MOST_ROWS, MOST_VALUES // max(n_columns, 1))
     return RowGrid(part, n_rows, max(rows - rows % 32, 32), 0, n_columns, sums_bytes)
-
-
-def gather_sample(task: RowTask, share: float) -> Arrays:
-    """Return training rows that are drawn by the seed, about a `share` of them, for `task_on_sample`.
-
-    A smaller share draws some of the rows of a larger one; rows that are equal go together.
-    """
-    store, found = open_features(task.features), list[Arrays]()
-    for start, labels in label_blocks(task.features, task.shape.n_train):
-        drawn = np.flatnonzero(draw_sample(task.seed, share, labels["keys"]))
-        of_rows = {name: values[drawn] for name, values in labels.items()}
-        found.append(of_rows | {"X": store.X[start + drawn]})
-    return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
-
-
-def count_sample(task: RowTask, share: float) -> tuple[int, int, int]:
-    """Return the number of sampled rows, and how many of them count (have a weight) to fit and as held-out ones."""
-    counts = np.zeros(3, np.int64)
-    for _, labels in label_blocks(task.features, task.shape.n_train):
-        drawn = draw_sample(task.seed, share, labels["keys"])
-        held_out = draw_held_out(task.seed, task.facts.held_out_limit, labels["groups"])
-        counted = drawn & (labels["weights"] > 0) if "weights" in labels else drawn
-        counts += [drawn.sum(), (counted & ~held_out).sum(), (counted & held_out).sum()]
-    n_rows, n_fit, n_held_out = counts.tolist()
-    return n_rows, n_fit, n_held_out
-
-
-def task_on_sample(task: RowTask, sample: Stored) -> RowTask:
-    """Return the task on the rows that `gather_sample` returned, in the place of all training rows."""
-    shape = replace(task.shape, n_train=len(sample.read(mapped=True)["y"]))
-    return replace(task, sample=sample, shape=shape)
 
 
 @dataclass(frozen=True)
@@ -238,7 +206,7 @@ def stream_blocks(
     features : "all"; "held-out": those of other rows are zeros; "none": (rows, 0)
     Raises as `open_features` says of reading, StoppedError on request, between two blocks.
     """
-    store, rows = open_features(task.sample or task.features, grid.part), grid.rows(blocks)
+    store, rows = open_features(task.features, grid.part), grid.rows(blocks)
     X = store.X[rows] if features == "all" else None
     y, weights = store.y[rows], some_of(store.weights, rows)
     held_out, groups = np.zeros(len(y), bool), np.zeros(len(y), np.uint64)

@@ -20,7 +20,7 @@ from pipeline.fit.statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.fit.workspace import Workspace
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
-from pipeline.solvers.problem import InvalidProblemError, check_gram, problem_of
+from pipeline.solvers.problem import InvalidProblemError, problem_of
 from pipeline.solvers.ridge import Weights, refit
 from pipeline.solvers.solve import Record, SolverOptions, SolverState, penalty_max, search_penalties, solve, warm_state
 from pipeline.work.events import SOLVE
@@ -28,7 +28,6 @@ from pipeline.work.runner import WHICH
 from pipeline.work.store import TaskCheckpoints
 from storage.arrays import Arrays, Stored, as_arrays, as_dataclass, as_json, from_json
 
-LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, and the certificate judges the result
 TO_ROUNDING = 1e-15  # relative gap asked for where the tolerance is 0; rounding ends the solve, not the gap
 SUMMARY = "summary"  # the array with the summary of a solve, as JSON
 REACHED = 1e-3  # relative gap that a solve to rounding has to reach
@@ -160,16 +159,8 @@ def _prepare_statistics(work: Workspace, part: str) -> str:
     with work.events.status(SOLVE, "checking the statistics"):
         statistics, name = statistics_of(work, name_of(part)), _name(work, part)
         if name != part:
-            found = work.store.once(name_of(name), lambda: as_arrays(statistics.centred()), mapped=True)
-            statistics = as_dataclass(found, GramStatistics)
-        if statistics.n_centers > LARGEST_CHECKED:  # a factorisation as large as the Gram would take its memory again
-            return name
-        try:
-            rounding = statistics.rounding()
-            check_gram(statistics.gram, rounding.each + rounding.units)
-        except InvalidProblemError as error:
-            raise InvalidDataError(str(error)) from None
-        return name
+            work.store.once(name_of(name), lambda: as_arrays(statistics.centred()), mapped=True)
+    return name
 
 
 class SolveProgress:

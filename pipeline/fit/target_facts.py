@@ -94,28 +94,21 @@ class Labels:
         return np.concatenate([draw_held_out(seed, limit, self.groups[rows]) for rows in self.blocks()])
 
 
-def label_blocks(features: FeatureAccess, n_rows: int) -> Iterator[tuple[int, Arrays]]:
-    """Yield the first of some training rows, and their y, keys, groups, and weights where they have any.
+def read_labels(features: FeatureAccess, n_rows: int) -> Labels:
+    """Return the labels of all training rows: one reading, in which groups that are the keys are held once.
 
     No feature is read. Raises StoppedError on request, between two blocks.
     """
-    store = open_features(features)
+    store, whole = open_features(features), dict[str, NDArray[Any]]()
     for start in range(0, n_rows, READ_TARGETS):
         stopping.check()
         stop = min(start + READ_TARGETS, n_rows)
         keys, groups = store.keys_of(start, stop)
-        labels = {"y": store.y[start:stop], "keys": keys, "groups": groups}
-        yield start, labels if store.weights is None else labels | {"weights": store.weights[start:stop]}
-
-
-def read_labels(features: FeatureAccess, n_rows: int) -> Labels:
-    """Return the labels of all training rows: one reading, in which groups that are the keys are held once."""
-    whole = dict[str, NDArray[Any]]()
-    for start, labels in label_blocks(features, n_rows):
-        if np.may_share_memory(labels["groups"], labels["keys"]):
-            del labels["groups"]
+        labels = {"y": store.y[start:stop], "keys": keys}
+        labels |= {} if np.may_share_memory(groups, keys) else {"groups": groups}
+        labels |= {} if store.weights is None else {"weights": store.weights[start:stop]}
         for name, values in labels.items():
-            whole.setdefault(name, np.empty(n_rows, values.dtype))[start : start + len(values)] = values
+            whole.setdefault(name, np.empty(n_rows, values.dtype))[start:stop] = values
     return Labels(**{"groups": whole["keys"], **whole})
 
 

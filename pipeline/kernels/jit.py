@@ -26,7 +26,7 @@ from scipy.linalg import cython_blas, cython_lapack
 # Without the interpreter lock, since tasks run beside each other in threads; kept for other processes.
 compiled = partial(numba.njit, cache=True, nogil=True)
 inner = partial(numba.njit, nogil=True)  # Loops that other loops call are kept with them.
-OUR_FILES = ("kernel_loops.", "solver_loops.", "soft_hog.", "sphog.", "deskew.", "deformed_copies.")  # of loops
+OUR_FILES = ("kernel_loops.", "solver_loops.", "descriptors.", "deformed_copies.")  # of loops
 _POINTER = ctypes.c_void_p
 
 

@@ -471,7 +471,7 @@ def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
             plot({"": _points(curve, "size", "hold_out_error")}, size, held_out),
         ]
     if moves := report["moves"]:
-        drawn["moves"] = [plot(_moves(moves), Axis("step", log=False), held_out)]
+        drawn["moves"] = [plot({"": list(enumerate(moves["held_out_errors"]))}, Axis("step", log=False), held_out)]
     if probabilities := report["probabilities"]:
         bins, sure = probabilities["reliability"], Axis("largest probability, mean of a bin", log=False)
         right = {"calibrated": [(0.0, 0.0), (1.0, 1.0)], "test rows": _points(bins, "confidence", "accuracy")}
@@ -480,13 +480,3 @@ def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
             plot({"": _points(bins, "confidence", "rows")}, sure, Axis("test rows", log=True)),
         ]
     return drawn
-
-
-def _moves(moves: dict[str, Any]) -> Lines:
-    errors = list(enumerate(moves["held_out_errors"]))
-    levels = moves["levels"]
-    if len(levels) == 1:
-        return {"": errors}
-    ends = [*(level["first_step"] for level in levels[1:]), len(errors)]
-    names = ["all rows" if level["share"] == 1 else f"{level['share']:.0%} of the rows" for level in levels]
-    return {name: errors[level["first_step"] : end] for name, level, end in zip(names, levels, ends, strict=True)}

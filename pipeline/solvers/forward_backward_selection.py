@@ -12,8 +12,6 @@ a model. Where first ones are clearly better than the last left, they are settle
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,6 @@ from scipy.linalg.blas import dgemm
 from scipy.linalg.lapack import dpotrf, dpotri
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.ridge import RIDGES, bracketed
 
 Index = NDArray[np.int64]
 BACK_LEAST, BACK_SHARE, BACK_MOST = 2000, 3, 4000  # a third of the candidates, between these, are dropped again
@@ -46,16 +43,8 @@ STRIPE = 1536  # candidates that a thread updates at once; fixed, since the bits
 CHOSEN_GRAMS = 10  # A choice holds as many of the chosen beside a row over all candidates for each, measured.
 
 
-@dataclass(frozen=True)
-class Selection:
-    """What was chosen."""
-
-    chosen: NDArray[np.int64]  # (k,), in the order of the model; any prefix is what a selection of that size chooses
-    reductions: NDArray[np.float64]  # (k,): by how much each lowers Σ‖y - C w‖², beside those before it
-
-
-def select(statistics: GramStatistics, size: int, *, intercept: bool, **going_on: Any) -> Selection:
-    """Choose `size` of the candidates, or fewer where no more are left that add anything.
+def select(statistics: GramStatistics, size: int, *, intercept: bool, **of_forward: Any) -> Index:
+    """Return `size` of the candidates, or fewer where no more are left that add anything; any prefix is a choice.
 
     Of those chosen on the way forward the first `forward_size` are dropped again, beside first centers that are settled
     beforehand where so many leave less error. The others follow as they were chosen.
@@ -64,7 +53,7 @@ def select(statistics: GramStatistics, size: int, *, intercept: bool, **going_on
     no pass over the rows.
     """
     n_back, added = forward_size(statistics.n_centers), damping(statistics)
-    chosen = forward(statistics, max(size, n_back), intercept=intercept, **going_on).chosen
+    chosen = forward(statistics, max(size, n_back), intercept=intercept, **of_forward)
     statistics, n = statistics.cut(chosen), len(chosen)
     used, n_back = statistics.centred() if intercept else statistics, min(n_back, n)
     order = _back(used, np.empty(0, np.int64), np.arange(n_back), added)
@@ -75,7 +64,7 @@ def select(statistics: GramStatistics, size: int, *, intercept: bool, **going_on
     plain, settled = (_reductions(used, way, added) for way in ways)
     # Of the same centers in two orders, settled ones come first: fewer of them may be taken in the end.
     is_plain = plain.sum() > settled.sum() * (1.0 + ROUNDING)
-    return Selection(chosen[ways[int(not is_plain)]], plain if is_plain else settled)
+    return chosen[ways[int(not is_plain)]]
 
 
 def forward(
@@ -83,16 +72,13 @@ def forward(
     size: int,
     *,
     intercept: bool,
-    first: NDArray[np.int64] | None = None,
     after: Callable[[list[int]], None] = lambda chosen: None,
     n_threads: int = 1,
-) -> Selection:
-    """Choose `size` of the candidates one by one, or fewer where no more are left that add anything.
+) -> Index:
+    """Return `size` of the candidates, chosen one by one, or fewer where no more are left that add anything.
 
     statistics : of all candidates; the Gram is read by rows and never copied.
     intercept : an unpenalised one is fitted beside the weights.
-    first (f,) i8 : what an earlier call with these statistics had chosen; whole slabs of it are taken over, and the
-        choice goes on as if it had not been interrupted.
     after : called with the columns chosen so far, after each.
     n_threads : the bits do not depend on them.
     Memory: 8·size·M bytes. Costs 2·size²·M operations, no pass over the rows.
@@ -100,7 +86,6 @@ def forward(
     least_gain = LEAST_GAIN * float(statistics.yty.sum())
     with ThreadPoolExecutor(n_threads) as threads:
         factor = _Factor(statistics, threads, intercept=intercept)
-        factor.restore([] if first is None else [int(m) for m in first])
         while len(factor.chosen) < size:
             before, block = len(factor.chosen), list[int]()
             for m in factor.best(min(BLOCK, size - before, SLAB_ROWS - before % SLAB_ROWS), least_gain):
@@ -115,7 +100,7 @@ def forward(
                 factor.copies[:] = False
                 for m in factor.chosen:
                     factor.mark_copies(m)
-        return Selection(np.array(factor.chosen, np.int64), factor.reductions())
+        return np.array(factor.chosen, np.int64)
 
 
 def damping(statistics: GramStatistics) -> float:
@@ -333,8 +318,7 @@ class _Factor:
     def renew(self) -> None:
         """Recompute the last slab, which is full, from the Gram, and s and q from V.
 
-        What follows depends on the chosen alone, as after `restore`. Centers from one on that the others span to
-        rounding are no longer chosen.
+        So their rounding does not add up. Centers from one on that the others span to rounding are no longer chosen.
         """
         index = len(self.chosen) // SLAB_ROWS - 1
         fresh = self._eliminated(self.chosen[index * SLAB_ROWS :], self._slabs[:index])
@@ -344,28 +328,6 @@ class _Factor:
         if n == SLAB_ROWS:
             self.spanned[:] = False
         self._refresh()
-
-    def restore(self, chosen: list[int]) -> None:
-        """Take over what was chosen before, whole slabs of it. Costs j²·M operations.
-
-        A slab that has no factor, and those after it, are left out: what follows is then as it was before.
-        """
-        for start in range(0, len(chosen) - SLAB_ROWS + 1, SLAB_ROWS):
-            self._slabs.append(np.zeros((SLAB_ROWS, len(self.diagonal))))
-            self.chosen += chosen[start : start + SLAB_ROWS]
-            self.renew()
-            if len(self.chosen) < start + SLAB_ROWS:
-                del self._slabs[-1], self.chosen[start:]
-                self.spanned[:] = False
-                self._refresh()
-                return
-            for m in self.chosen[start:]:
-                self.mark_copies(m)
-
-    def reductions(self) -> NDArray[np.float64]:
-        """Return ‖q_m‖² / s_m of each center beside those before it, (j,) (mathematics.md, eqs. 61 and 63)."""
-        beta = self._beta()
-        return np.asarray(np.einsum("jt,jt->j", beta, beta))
 
     def _refresh(self) -> None:
         """Compute s and q from V, without the rounding of their rank-1 steps (mathematics.md, eq. 63)."""
@@ -413,25 +375,11 @@ def prefix_weights(
 
 
 def held_out_curve(
-    fit: GramStatistics, held_out: GramStatistics, sizes: NDArray[np.int64], *, intercept: bool
+    fit: GramStatistics, held_out: GramStatistics, sizes: NDArray[np.int64], ridge: float, *, intercept: bool
 ) -> NDArray[np.float64]:
-    """Return the mean squared held-out error of every prefix of the columns at its best ridge, (g,) float64.
+    """Return the mean squared held-out error of every prefix of the columns at a ridge, (g,) float64.
 
-    Both are statistics of the same columns, in the order chosen. All ridges are tried at a few of the sizes, and at
-    all sizes those that were best at one of these, and their neighbours. Infinite where none makes the Gram definite.
+    Both are statistics of the same columns, in the order chosen.
     """
-    step = max(len(sizes) // 8, 1)
-
-    def errors_of(sizes: NDArray[np.int64], fraction: float) -> NDArray[np.float64]:
-        try:
-            ridge = fraction * float(np.mean(np.diagonal(fit.gram)))
-            models = zip(sizes, *prefix_weights(fit, sizes, ridge, intercept=intercept), strict=True)
-        except LinAlgError:
-            return np.full(len(sizes), np.inf)
-        return np.array([held_out.prefix(k).squared_error(w, b).sum() / held_out.weight_sum for k, w, b in models])
-
-    tried = bracketed(partial(errors_of, sizes[::-step]), RIDGES)
-    best = np.unique(np.argmin([errors for _, errors in tried], axis=0))
-    near = sorted({index + step for index in best.tolist() for step in (-1, 0, 1)} & set(range(len(tried))))
-    errors: NDArray[np.float64] = np.min([errors_of(sizes, tried[index][0]) for index in near], axis=0)
-    return errors
+    models = zip(sizes, *prefix_weights(fit, sizes, ridge, intercept=intercept), strict=True)
+    return np.array([held_out.prefix(k).squared_error(w, b).sum() / held_out.weight_sum for k, w, b in models])

@@ -1,6 +1,5 @@
 """Published data: mirrors that misbehave on the loopback; USPS, boston, abalone, sinc."""
 
-import errno
 import hashlib
 import threading
 from dataclasses import replace
@@ -114,15 +113,6 @@ def test_a_folder_that_is_given_comes_before_the_cache_and_is_never_filled(usps,
     with pytest.raises(MissingInputError, match=f"{given} lacks file-1.gz; copy them there or unset SLKL_DATA_DIR"):
         find("usps", str(given))
     assert mirror.asked == []
-
-
-def test_a_full_disk_is_not_blamed_on_the_mirror(tmp_path, monkeypatch):
-    def full(*arguments, **options):
-        raise OSError(errno.ENOSPC, "no space left")
-
-    monkeypatch.setattr(pooch, "retrieve", full)
-    with pytest.raises(OSError, match="no space left"):
-        fetch("some", FILES, ["http://127.0.0.1:9/"], tmp_path, **QUICK)
 
 
 @pytest.mark.parametrize("dataset", sorted(PUBLISHED))

@@ -118,7 +118,7 @@ CASES = {
     "train: parts on two scales": Case(
         TRAIN,
         65,
-        "X_train has images from 0 to 255, X_test from 0 to 1; give both on one scale",
+        "X_train has images from 0 to 255, X_test from 0 to 1; shift, multiply or divide",
         {"X_train": PICTURES, "y_train": Y[:60], "X_test": PICTURES / 255.0, "y_test": Y[:60]},
     ),
     "config: a key almost right": Case(CONFIG, 2, "data.csv; did you mean solver.penalty?", "[solver]\npenatly = 1\n"),

@@ -211,11 +211,11 @@ def test_inputs_that_are_all_in_order_are_used_and_told(tmp_path):
     frame.to_csv(tmp_path / "t.csv")
     source = opened(tmp_path / "t.csv")
     assert source.columns.inputs == ("x",)
-    assert any("may number" in warning and ": x; they are used" in warning for warning in source.warnings)
+    assert any("may number" in warning and warning.endswith(": x") for warning in source.warnings)
     frame.assign(t=TIMES).to_csv(tmp_path / "t.csv", index=False)
     source = opened(tmp_path / "t.csv", target="y")
     assert source.columns.inputs == ("x", "t")
-    assert any(": x, t; they are used" in warning for warning in source.warnings)
+    assert any(warning.endswith(": x, t") for warning in source.warnings)
 
 
 SEASONS = {
@@ -242,7 +242,7 @@ def test_inputs_that_follow_the_rows_less_strictly_are_used_with_a_warning(tmp_p
 
 def test_a_column_without_a_name_that_does_not_number_the_rows_is_refused(tmp_path):
     FRAME.set_axis(PLACES).sample(frac=1, random_state=0).to_csv(tmp_path / "t.csv")
-    with pytest.raises(DataError, match=r"t\.csv: columns without a name .*\(no name, column 0\); .*`data\.drop=\"\"`"):
+    with pytest.raises(DataError, match=r"t\.csv: columns without a name: \(no name, column 0\); .*`data\.drop=\"\"`"):
         opened(tmp_path / "t.csv")
     assert opened(tmp_path / "t.csv", drop=("",)).columns.inputs == ("a", "b")
     FRAME.assign(y=FRAME.a).set_axis([f"car {k}" for k in range(N)]).to_csv(tmp_path / "t.csv")

@@ -58,10 +58,10 @@ def test_a_frame_of_numbers_is_an_array_with_names(kind, tmp_path):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ({"zip": "pink"}, "^X holds words in column zip, such as 'pink'; encode words first, with OneHotEncoder"),
-        ({"zip": NUMBERS["zip"].astype(str)}, "^X holds numbers as text in column zip, such as '"),
-        ({"zip": pandas.Series([[1, 2]] * ROWS)}, "^X holds lists or structs in column zip, such as"),
-        ({"zip": PEOPLE["since"].dt.date}, "^X holds times"),
+        ({"zip": "pink"}, "^X holds words in column zip, such as 'pink'; give numbers: words by OneHotEncoder"),
+        ({"zip": NUMBERS["zip"].astype(str)}, "^X holds words in column zip, such as '.*text by .astype"),
+        ({"zip": pandas.Series([[1, 2]] * ROWS)}, "^X holds objects of type (list|ndarray) in column zip"),
+        ({"zip": PEOPLE["since"].dt.date}, "^X holds (times|objects of type date)"),
         ({"zip": 2**60}, "^X holds whole numbers such as 1152921504606846976; float64 does not tell them apart"),
         ({"zip": PEOPLE["since"]}, "^X holds times .*; give numbers of days"),
         ({"zip": GAPS}, r"^Input X contains NaN\. Fill gaps in before, with SimpleImputer in a pipeline$"),
@@ -84,8 +84,8 @@ def test_objects_of_one_kind_are_labels():
 
 COLUMNS: list[tuple[Any, str]] = [
     (NUMBERS.assign(zip=np.array([1.5, pandas.NA] * 150, object)), "^X contains <NA>; write np.nan"),
-    (NUMBERS.assign(zip=np.array([2**60, 2**60 + 1] * 150, object)), "^X holds whole numbers, .* does not tell them"),
-    (NUMBERS.assign(zip=np.array([1j, 2] * 150, object)), "^X holds objects of type complex"),
+    (NUMBERS.assign(zip=np.array([2**60, 2**60 + 1] * 150, object)), "^X holds whole numbers in .* does not tell them"),
+    (NUMBERS.assign(zip=np.array([1j, 2] * 150, object)), "^X holds objects of type complex in column zip"),
     (polars.from_pandas(NUMBERS).with_columns(s=polars.struct("zip")), "^X: column s holds lists or structs"),
     (polars.from_pandas(NUMBERS).lazy(), r"^X is a lazy frame; give X\.collect\(\)"),
     (NUMBERS.astype(pandas.SparseDtype(float)), r"^X: column zip is sparse; give X\.sparse\.to_dense\(\)"),

@@ -2,7 +2,7 @@
 
 import itertools
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from inspect import signature
 from typing import Any
 
@@ -20,7 +20,6 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.fit import filled_settings
-from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.scores import probabilities
 from runs import largest_bytes
 
@@ -286,29 +285,14 @@ def test_parameters_that_make_no_sense_are_named(machine, words):
     assert "--" not in str(found.value), "an estimator has no flags"
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
-def test_what_a_mask_hides_is_missing(dtype):
-    X, gaps = (ROWS * 3).astype(dtype), np.zeros((120, 3), bool)
-    gaps[7, 1] = True
-    hidden, y, weights, labels = (
-        np.ma.masked_array(values, gaps[:, 1] if values.ndim == 1 else gaps)
-        for values in (np.where(gaps, np.ones((), dtype) * 99, X), X[:, 0], np.ones(120, dtype), LABELS.astype(str))
+def test_values_behind_a_mask_are_refused():
+    machine, hidden = (
+        SLKLRegressor(4, sigma2=1.0, random_state=0),
+        np.ma.masked_array(VALUES, np.arange(len(VALUES)) == 7),
     )
-    machine = SLKLRegressor(4, sigma2=1.0, random_state=0).fit(X, VALUES)
-    calls: list[tuple[Callable[[], Any], str]] = [
-        (lambda: machine.fit(hidden, VALUES), "X contains NaN"),
-        (lambda: machine.predict(hidden), "X contains NaN"),
-        (lambda: Predictor(machine.to_model()).predict(hidden), "X: row 7, column 1 is nan"),
-        (lambda: machine.fit(X, y), "y contains NaN"),
-        (lambda: machine.score(X, y), "contains NaN"),
-        (lambda: SLKLClassifier(4).fit(X, labels), "y: row 7 has no label"),
-        (lambda: machine.fit(X, VALUES, weights), "sample_weight: row 7 is nan"),
-        (lambda: machine.fit(X, VALUES, groups=y), "groups: row 7 has no group"),
-        (lambda: machine.fit(X, VALUES, groups=X), r"groups has the shape \(120, 3\) .*; \(120,\) is needed"),
-    ]
-    for call, words in calls:
-        with pytest.raises(ValueError, match=words):
-            call()
+    for X, y in ((np.ma.masked_array(ROWS, ROWS > 1), VALUES), (ROWS, hidden)):
+        with pytest.raises(ValueError, match="has values that a mask hides"):
+            machine.fit(X, y)
 
 
 DAYS = np.arange(120).astype("datetime64[D]")
@@ -319,7 +303,7 @@ DAYS = np.arange(120).astype("datetime64[D]")
     [
         ({"X": np.tile(DAYS, (3, 1)).T}, r"X holds times \(datetime64\[D\]\); give numbers of days"),
         ({"X": np.zeros((120, 3), [("a", float)])}, "X holds records; give .*unstructured"),
-        ({"X": np.zeros((120, 2, 2, 2))}, r"X has shape .*; give .*: X\.reshape\(len\(X\), -1\) for columns$"),
+        ({"X": np.zeros((120, 2, 2, 2))}, r"X has shape .*; give .*: X\.reshape\(len\(X\), -1\) gives columns"),
         ({"y": DAYS}, r"y holds times"),
         ({"y": DAYS.astype(str)}, "y holds words, such as '1970-01-01'"),
         ({"y": np.resize([1.0, None], 120)}, "y: row 1 is nan; every target must be finite"),

@@ -39,25 +39,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture
-def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps begin on samples of few rows."""
-    for name, value in (("LEAST_ROWS", 100), ("LEAST_HELD_OUT", 10), ("ROWS_A_CENTER", 1), ("ODD", 0.9)):
-        monkeypatch.setattr(stage, name, value)
-
-
 @pytest.mark.parametrize(
-    ("intercept", "weighted", "sampled"),
+    ("intercept", "weighted"),
     [
-        (True, ("--set", "data.weights=w"), False),
-        (True, (), True),
-        *(pytest.param(of, (), False, marks=pytest.mark.ci) for of in (False, True)),
+        (True, ("--set", "data.weights=w")),
+        *(pytest.param(of, (), marks=pytest.mark.ci) for of in (False, True)),
     ],
 )
-def test_gradient_is_that_of_differences(place, tmp_path, intercept, weighted, sampled, request, monkeypatch):
-    """Of the objective with the weights solved out, at a few numbers of a few centers, on all rows or a sample."""
-    if sampled:
-        request.getfixturevalue("small_samples")
+def test_gradient_is_that_of_differences(place, tmp_path, intercept, weighted, monkeypatch):
+    """Of the objective with the weights solved out, at a few numbers of a few centers."""
     with_gradient = stage._Mover._with_gradient
     compared = []
 
@@ -70,7 +60,7 @@ def test_gradient_is_that_of_differences(place, tmp_path, intercept, weighted, s
                     points = state.points.copy()
                     points[m, j] += sign * 2.0**-12
                     moved = points.astype(np.float32).astype(np.float64)
-                    parts = mover.statistics(moved, state.level, "a test")
+                    parts = mover.statistics(moved, "a test")
                     values.append((moved[m, j], mover.fitted(parts, state).objective))
                 (x1, f1), (x0, f0) = values
                 compared.append((found.gradient[m, j], (f1 - f0) / (x1 - x0)))
@@ -86,21 +76,16 @@ def test_gradient_is_that_of_differences(place, tmp_path, intercept, weighted, s
     np.testing.assert_allclose(analytic, differences, rtol=2e-4, atol=1e-4 * np.abs(differences).max())
 
 
-SAMPLED = (*ASKED[:4], "--move-centers", "12", "--set", "seed=2")
+TWELVE = (*ASKED[:4], "--move-centers", "12", "--set", "seed=2")
 
 
 @pytest.mark.ci
-def test_steps_on_samples_give_the_same_bytes_by_any_executor_and_after_stops(
-    place, tmp_path, small_samples, monkeypatch
-):
+def test_steps_give_the_same_bytes_by_any_executor_and_after_stops(place, tmp_path, monkeypatch):
     data = {"dataset": place / "smooth.npz"}
-    report = train(tmp_path / "run", place / "features", *SAMPLED, *SERIAL, **data)
-    levels = report["moves"]["levels"]
-    assert [level["share"] for level in levels] == [pytest.approx(1 / 6), pytest.approx(1 / 3), 1.0]
-    assert [level["first_step"] for level in levels] == sorted({level["first_step"] for level in levels})
+    report = train(tmp_path / "run", place / "features", *TWELVE, *SERIAL, **data)
     assert report["moves"]["held_out_after"] < 0.8 * report["moves"]["held_out_before"]
     for way in ("threads", "processes"):
-        train(tmp_path / way, place / "features", *SAMPLED, "--scheduler", way, "--workers", "2", **data)
+        train(tmp_path / way, place / "features", *TWELVE, "--scheduler", way, "--workers", "2", **data)
         assert model_bytes(tmp_path / way) == model_bytes(tmp_path / "run")
     add_up, passes = OnExecutor.add_up, []
 
@@ -112,8 +97,8 @@ def test_steps_on_samples_give_the_same_bytes_by_any_executor_and_after_stops(
         return add_up(runner, name, task, of_pass, *words)
 
     monkeypatch.setattr(OnExecutor, "add_up", stopped)
-    line = [data["dataset"], "--run-dir", tmp_path / "stopped", "--features-dir", place / "features", *SAMPLED]
-    assert until_done(line) == len(passes) + 1 > 26
+    line = [data["dataset"], "--run-dir", tmp_path / "stopped", "--features-dir", place / "features", *TWELVE]
+    assert until_done(line) == len(passes) + 1 > 24
     assert not list((tmp_path / "stopped").glob("checkpoints/*"))
     assert model_bytes(tmp_path / "stopped") == model_bytes(tmp_path / "run")
 
@@ -124,7 +109,6 @@ def test_the_error_falls_and_report_and_page_say_by_how_much(place):
     assert move["penalised"]["mse"] == pytest.approx(stay["mse"], rel=1e-9)  # before the centers moved
     moves = move["moves"]
     errors = moves["held_out_errors"]
-    assert [level["share"] for level in moves["levels"]] == [1.0], "few rows make no sample"
     assert moves["steps"] == len(errors) - 1 <= 25
     assert errors[moves["kept_step"]] == min(errors) < 0.5 * errors[0]
     assert moves["held_out_after"] == pytest.approx(min(errors), rel=0.05)
@@ -166,16 +150,6 @@ def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place, t
     assert report["moves"]["kept_step"] == 0 < report["moves"]["steps"]
     assert report["penalised"] is None
     assert model_bytes(tmp_path / "move") == model_bytes(tmp_path / "stay")
-
-
-def test_rows_with_many_copies_are_moved_on_all_rows(tmp_path):
-    """36 000 rows, most copies of a few of 64: copies are drawn together, so that no sample has its share."""
-    X = np.floor(64 * np.random.default_rng(0).random((36_000, 1)) ** 4)
-    np.savez(tmp_path / "copies.npz", X=X, y=np.sin(X[:, 0] / 9))
-    asked = ("--centers", "16", "--select", "greedy:5", "--sigma2", "2", "--move-centers", "6", *SERIAL)
-    report = train(tmp_path / "run", tmp_path / "features", *asked, dataset=tmp_path / "copies.npz")
-    assert [level["share"] for level in report["moves"]["levels"]] == [1.0]
-    assert report["moves"]["held_out_after"] <= report["moves"]["held_out_before"]
 
 
 @pytest.mark.parametrize("first", [0.1, 1e3, 1e30])

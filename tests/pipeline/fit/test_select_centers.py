@@ -1,7 +1,6 @@
-"""Greedy selection through the main command: dense twins, sizes, stops."""
+"""Greedy selection through the main command: dense twins, sizes."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,12 +8,9 @@ import pytest
 from cases import CASES, SERIAL
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.prediction.trained_model import load_model
-from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.ridge import least_squares
 from pipeline.train import main
-from pipeline.work.store import CheckpointsOnDisk
-from runs import TrainedRuns, model_bytes, report_of, train
-from stopping_points import until_done
+from runs import TrainedRuns, model_bytes, report_of
 from storage.arrays import as_dataclass, load
 from storage.folder_layouts import RunLayout
 
@@ -65,29 +61,3 @@ def test_rows_that_are_all_equal_cannot_be_held_out(tmp_path, capsys):
         run = ["--run-dir", str(tmp_path / more[1].partition(":")[0]), "--features-dir", "none"]
         assert main([str(tmp_path / "few.npz"), *run, *more]) == 65
         assert "samples are equal; give rows that differ" in capsys.readouterr().err
-
-
-@pytest.mark.ci
-def test_a_selection_that_is_stopped_between_two_slabs_goes_on_to_the_same_bytes(
-    tables, features, tmp_path, monkeypatch
-):
-    """What was chosen is committed with every slab, here of 8 centers, and not chosen again."""
-    monkeypatch.setattr(greedy, "SLAB_ROWS", 8)
-    monkeypatch.setattr(greedy, "BLOCK", 4)
-    data = {"dataset": tables / "classes.npz"}
-    train(tmp_path / "whole", features, *SELECTION, *SERIAL, **data)
-    save, saved = CheckpointsOnDisk.save, list[tuple[Path, int]]()
-
-    def saved_and_stopped(of: CheckpointsOnDisk, step: int, *rest: Any) -> None:
-        assert (of.folder, step) not in saved
-        save(of, step, *rest)
-        saved.append((of.folder, step))
-        if len(saved) in (1, 2, 4, 7):
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(CheckpointsOnDisk, "save", saved_and_stopped)
-    line = [data["dataset"], "--run-dir", tmp_path / "run", "--features-dir", features, *SELECTION]
-    assert until_done(line) > 3
-    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
-    told, expected = (report_of(tmp_path / name)["selection"] | {"wall_seconds": 0.0} for name in ("run", "whole"))
-    assert told == expected

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numba
@@ -15,7 +14,7 @@ import pipeline
 from pipeline.fit import preparation
 from pipeline.kernels.jit import compiled, is_kept
 from pipeline.runtime.progress import COMPILING
-from runs import ROOT, python, report_of, wait_until
+from runs import ROOT, python, report_of
 
 LOOPS = (
     "import features.descriptors as a, pipeline.kernels.kernel_loops as b;"
@@ -187,23 +186,13 @@ def test_a_fit_asks_for_no_loop_that_was_not_compiled_before_it(fit, tmp_path, t
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("words", [[COMPILING], []])
-def test_a_fit_that_nobody_watches_tells_of_compiling_once_it_takes_long(words, monkeypatch, caplog):
-    loop = numba.njit(lambda x: x + 1)
-
-    def steps() -> list[Callable[[], object]]:
-        return [lambda: loop(len(loop.signatures) or 1.0), lambda: wait_until(lambda: caplog.messages == words, 30)]
-
-    monkeypatch.setattr(preparation, "SILENT_SECONDS", 0.01 if words else 60.0)
-    preparation.compile_told(steps(), None)
-    assert caplog.messages == words
-    lines: list[str] = []
-    preparation.compile_told(steps(), lines.append)
-    assert lines[0] == COMPILING
-    assert lines[1].startswith("compiled in ")
-    preparation.compile_told(steps(), lines.append)
-    assert len(lines) == 2
-    assert caplog.messages == words, "told once"
+def test_a_fit_in_memory_tells_of_compiling_once(caplog):
+    loop, lines = numba.njit(lambda x: x + 1), list[str]()
+    preparation.compile_told([lambda: loop(1)], lines.append)
+    preparation.compile_told([lambda: loop(1)], lines.append)
+    assert lines == [COMPILING]
+    preparation.compile_told([lambda: loop(1.0)], None)
+    assert caplog.messages == [COMPILING]
 
 
 COUNTED = """

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dense_twins import make_columns, make_kernel, never_rises, problem_of
 from pipeline.solvers import active_set_newton as newton
-from pipeline.solvers.problem import InvalidProblemError, Problem, certify, check_gram
+from pipeline.solvers.problem import InvalidProblemError, Problem, certify
 from pipeline.solvers.solve import SolverOptions, SolverState, Status, solve
 
 WAYS = {
@@ -153,19 +153,3 @@ def test_exact_duplicates_keep_a_settled_face():
         assert settled
         assert support.size
         assert weights.sum() == pytest.approx(7 / 4, rel=1e-9)
-
-
-@pytest.mark.parametrize(("eigenvalue", "legal"), [(-2e-8, False), (-0.5e-8, True), (0.0, True)])
-def test_the_smallest_eigenvalue_decides(eigenvalue, legal):
-    rng = np.random.default_rng(0)
-    Q, _ = np.linalg.qr(rng.standard_normal((30, 30)))
-    values = rng.random(30)
-    values[0] = 0.0
-    values[0] = eigenvalue * values.sum()
-    gram = (Q * values) @ Q.T
-    gram = np.ascontiguousarray(0.5 * (gram + gram.T))
-    if legal:
-        check_gram(gram)
-    else:
-        with pytest.raises(InvalidProblemError, match="positive semi-definite"):
-            check_gram(gram)
