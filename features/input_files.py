@@ -14,6 +14,8 @@ from itertools import chain, combinations
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+import psutil
+
 from features.cell_text import composed, shown
 from features.errors import DataError, MissingInputError, UnavailableError
 
@@ -40,6 +42,7 @@ PART_NAMES = re.compile(
     r"(.*[\W\d_])?(train(ing)?|tests?|testing|val(id(ation)?)?|dev|eval(uation)?|pred(ict(ions?)?)?|folds?)([\W\d_].*)?",
     re.IGNORECASE,
 )
+ONE_TIME = ("vfat", "msdos", "exfat", "fuse")  # Such file systems, sshfs among them, show that of the content as both.
 KNOWN_PICTURES = f"a folder of pictures ({', '.join(PICTURE_SUFFIXES)}) for each class"
 
 
@@ -85,13 +88,11 @@ def stamp(path: Path) -> tuple[str, int, int, int]:
 
 
 def content_stamp(path: Path) -> str:
-    """Return a digest of a file where its stamp may not tell; "" where a folder above proves that both times are kept.
-
-    FAT, exFAT and sshfs show the time of the content in place of that of the entry. Raises OSError.
-    """
-    status = path.stat()
-    above = [one for one in map(Path.stat, path.absolute().parents) if one.st_dev == status.st_dev]
-    if any(one.st_mtime_ns != one.st_ctime_ns for one in (status, *above)):
+    """Return a digest of a file on a file system that has one time for content and entry; else "". Raises OSError."""
+    status, place = path.stat(), path.resolve()
+    mounted = [one for one in psutil.disk_partitions(all=True) if place.is_relative_to(one.mountpoint)]
+    kind = max(mounted, key=lambda one: len(one.mountpoint)).fstype if mounted else ""
+    if status.st_mtime_ns != status.st_ctime_ns or not kind.startswith(ONE_TIME):
         return ""
     with open_plain(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -13,6 +13,7 @@ from pipeline.config.command_line import command_parser
 from pipeline.errors import ExitCode
 from pipeline.reporting.run_facts import lines, overview, status, status_of_all
 from pipeline.runtime.console import answered
+from storage.folder_layouts import RunLayout
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def show() -> ExitCode:
         arguments = parser.parse_args(argv)
-        runs = status_of_all(arguments.run)
+        runs = [] if RunLayout(arguments.run).config.exists() else status_of_all(arguments.run)
         facts: Any = runs or status(arguments.run)
         told = overview(runs) if runs else lines(facts)
         print(json.dumps(facts, indent=2) if arguments.json else "\n".join(told))

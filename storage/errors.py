@@ -14,6 +14,7 @@ _REMEDIES = {  # by the file or folder below that of the run
     **dict.fromkeys(("config.toml", "env.json"), "restore it, or start a new run"),
     **dict.fromkeys(("log.jsonl", "metrics.jsonl"), _LINES),
     **dict.fromkeys(("statistics", "solutions", "correlations", "rounds"), ANEW),
+    "checkpoints": "delete that file, then resume the run: this work begins anew, to the same bytes",
     "scales": "delete scales, candidates.npz and model, " + ANEW.removeprefix("delete "),
 }
 

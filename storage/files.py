@@ -171,8 +171,9 @@ def check_held(path: Path) -> None:
             except OSError as error:  # of others the write itself tells
                 is_there = error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
             if not is_there:
-                fault = "was moved or removed while it was used; nothing was written there since"
-                raise CannotWriteError(f"{lock.parent}: {fault}; go on where it is now, or start again")
+                what = lock.parent if lock.exists() or not lock.parent.exists() else lock
+                fault = "was moved or removed while it was used; nothing was written since"
+                raise CannotWriteError(f"{what}: {fault}; go on where it is now, or start again")
 
 
 class _AsideFile(io.FileIO):

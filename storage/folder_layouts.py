@@ -36,7 +36,7 @@ class RunLayout:
     passes = _Path("passes")  # a folder for each pass under way: what it reads, and the sums that it has committed
     progress = _Path("progress")  # how far the items are that run in other processes
     solutions = _Path("solutions")  # of each solve, and the iteration records of one that is under way
-    checkpoints = _Path("checkpoints")  # a folder for each solve under way
+    checkpoints = _Path("checkpoints")  # a file for each solve under way
     model = _Path("model")  # the folder of the model, which has one file
     log = _Path("log.jsonl")
     metrics = _Path("metrics.jsonl")  # the iteration records

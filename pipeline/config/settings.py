@@ -138,7 +138,8 @@ def parse_value(key: str, value: Any, origin: str) -> Any:
     except (ValueError, TypeError, AttributeError) as error:
         reason = str(error) if str(error).startswith("must") else "must be another: it is of the wrong kind"
     is_told = origin in ("", FLAGS.get(key), ARGUMENTS.get(key))  # by the name of the setting
-    shown = re.sub(r"(?<=://)\S*@", "...@", " ".join(repr(value).split()))  # a password that does not belong there
+    # A password does not belong there.
+    shown = re.sub("[^'\"/]*@" if key == "resources.scheduler" else "$^", "...@", " ".join(repr(value).split()))
     found = f"{shown:.80}" + ("" if is_told else f" ({origin})")
     raise ConfigError(f"`{key}` {reason}; found {found}")
 

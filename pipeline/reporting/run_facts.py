@@ -78,24 +78,34 @@ def status(root: Path) -> dict[str, Any]:
 
 
 def status_of_all(folder: Path) -> list[dict[str, Any]]:
-    """Return the facts of all runs that lie in a folder, by their names."""
-    return [status(root) for root in sorted(folder.glob("*/")) if RunLayout(root).config.exists()]
+    """Return the facts of all runs in a folder, by their names; of one that cannot be read only where it is."""
+    runs = list[dict[str, Any]]()
+    for root in sorted(folder.glob("*/")):
+        with suppress(MissingRunError, MissingDataError):  # it is none, or was removed meanwhile
+            try:
+                runs.append(status(root))
+            except (OSError, UnavailableStoreError) as error:
+                runs.append({"run": str(root), "state": "unreadable", "last_error": str(error), "damaged": []})
+    return runs
 
 
 def overview(runs: list[dict[str, Any]]) -> list[str]:
     """Return a line for each of several runs, under titles."""
     rows = [("state", "stage", "done", "error", "seconds", "centers", "folder")]
     for facts in runs:
-        report, progress, stages = (facts[name] for name in ("report", "progress", "stages"))
+        report, progress, stages = (facts.get(name) for name in ("report", "progress", "stages"))
         of_report = ("", "")
         if report:
-            error = f"{report['rmse']:.4g}" if report["error_rate"] is None else f"{100 * report['error_rate']:.2f} %"
+            rmse, rate = report["rmse"], report["error_rate"]
+            error = f"rmse {rmse:.4g}" if rate is None else f"{100 * rate:.2f} %"
             of_report = error, str(report["model_n_centers"])
-        done = f"{progress['done'] / progress['total']:.0%}" if progress and progress["total"] else ""
+        done = "100%" if report else ""
+        if progress and progress["total"]:
+            done = f"{progress['done'] / progress['total']:.0%}"
         seconds = f"{sum(cost['wall_seconds'] for cost in stages.values()):.1f}" if stages else ""
         state = "damaged" if facts["damaged"] else facts["state"]
-        rows.append((state, facts["stage"] or "", done, of_report[0], seconds, of_report[1], facts["run"]))
-    return [printable("{:<10}{:<12}{:>5}{:>10}{:>10}{:>9}  {}".format(*row)) for row in rows]
+        rows.append((state, facts.get("stage") or "", done, of_report[0], seconds, of_report[1], facts["run"]))
+    return [printable("{:<12}{:<12}{:>5}{:>13}{:>10}{:>9}  {}".format(*row)) for row in rows]
 
 
 def lines(facts: dict[str, Any]) -> list[str]:

@@ -136,19 +136,20 @@ class DaskExecutor(Executor):
             self._known |= set(new)
         now = time.monotonic()
         self._alone_since = None if there else self._alone_since or now
+        self._told -= {"alone"} if there else set()
         alone = now - (self._alone_since or now)
         if alone > self._patience:
             remedy = "start one and run again with `resume=auto`, or use `resources.scheduler=threads`"
             raise SchedulerError(f"no worker for {alone:.0f} s, longer than `resources.worker_timeout`; {remedy}")
         if alone > TOLD_SECONDS:
-            self._tell_once(
-                f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most"
-            )
+            fault = f"no worker for {TOLD_SECONDS} s"
+            self._tell_once("alone", f"{fault}; the run waits for one, {duration(self._patience)} at most")
         return there
 
-    def _tell_once(self, message: str) -> None:
-        if message not in self._told:
-            self._told.add(message)
+    def _tell_once(self, what: str, message: str) -> None:
+        """Warn of a state, or of a worker by its address, unless that was told already and has not changed since."""
+        if what not in self._told:
+            self._told.add(what)
             self.warn(message)
 
     def _check(self, workers: list[str] | None) -> None:
@@ -173,9 +174,10 @@ class DaskExecutor(Executor):
         for address, worker in there.items():
             if self._signs.get(address, ("",))[0] != worker["last_seen"]:
                 self._signs[address] = worker["last_seen"], now
+                self._told.discard(address)
             elif now - self._signs[address][1] > TOLD_SECONDS:
                 fault = f"no sign of life of worker {address} for {TOLD_SECONDS} s"
-                self._tell_once(f"{fault}; end it, and others take its items")
+                self._tell_once(address, f"{fault}; end it, and others take its items")
         return {address: worker["nthreads"] for address, worker in there.items()}
 
     def _raise_from(self, error: object) -> None:

@@ -33,8 +33,8 @@ from pipeline.runtime.row_pass import (
     take_over,
 )
 from pipeline.work.events import Events
-from pipeline.work.store import RUN, CheckpointsOnDisk, FolderStore, Store, TaskCheckpoints, load_of
-from storage.arrays import Arrays, commit
+from pipeline.work.store import RUN, CheckpointsOnDisk, FolderStore, Store, TaskCheckpoints
+from storage.arrays import Arrays, commit, load
 from storage.errors import MissingDataError
 from storage.files import make_folder, read_errors, read_plain, remove_file
 
@@ -169,7 +169,7 @@ class OnExecutor:
             note=partial(latest_note, [kept.records for _, _, kept in waiting]),
             on_value=close,
         )
-        return [load_of(store.path(name), store.run) for name in items]
+        return [load(store.path(name)).arrays for name in items]
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         task = replace(task, grid=(self._store.run, *task.grid))

@@ -134,7 +134,7 @@ def test_the_folder_of_a_run_is_taken_before_its_data_are_read(tmp_path, capsys)
             assert f"locked by process {os.getpid()}" in the_error(capsys)
 
 
-OTHER = ("--centers", "40", "--penalty", "9", "--scheduler", "serial")
+OTHER = ("--centers", "40", "--penalty", "9", "--seed", "3", "--scheduler", "serial")
 
 
 @pytest.mark.parametrize("is_taken", [True, False])

@@ -13,7 +13,7 @@ import zarr
 from PIL import Image
 
 from commands import flip
-from features import open_source
+from features import input_files, open_source
 from features.errors import DataError
 from features.source import Source, SourceSpec, Tick
 from features.tables import readers, table_source
@@ -98,6 +98,7 @@ def test_a_changed_file_is_read_again_where_the_file_system_keeps_one_time_alone
         return SimpleNamespace(**names | {"st_ctime_ns": found.st_mtime_ns})
 
     monkeypatch.setattr(Path, "stat", stat)
+    monkeypatch.setattr(input_files, "ONE_TIME", ("",))  # of any kind
     labels = []
     for words in (WORDS, WORDS.replace(",p\n", ",q\n")):
         (tmp_path / "t.csv").write_text(words)

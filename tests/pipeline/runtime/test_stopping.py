@@ -21,6 +21,8 @@ from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.stopping import SIGNALS, Lease, Stop
 from pipeline.train import main
+from pipeline.work.runner import _compute_item
+from pipeline.work.store import CheckpointsOnDisk
 from runs import ENDLESS_SOLVE, ROOT, train, wait_until
 from storage.errors import UnavailableStoreError
 from storage.folders import hold_lock
@@ -103,6 +105,18 @@ def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path):
         other.join()
     assert seen == [None]  # a thread beside it runs a task of another run
     assert stopping.current().requested() is None
+
+
+def test_a_run_that_takes_an_emptied_folder_ends_the_tasks_of_the_one_before(tmp_path):
+    before = Lease.next(tmp_path / "lease")
+    before.path.unlink()
+    Lease.next(tmp_path / "lease")
+    assert before.is_over()
+    path = tmp_path / "result.npz"
+    checkpoints = CheckpointsOnDisk(tmp_path / "kept.npz", "", tmp_path / "records.jsonl", 60.0)
+    with stopping.obeying(Stop(before)), pytest.raises(StoppedError):
+        _compute_item(lambda item, kept: {"of": np.zeros(item)}, "a run", (path, 1, checkpoints))
+    assert not path.exists()
 
 
 def test_a_lease_that_cannot_be_read_is_neither_over_nor_followed_by_a_lower_one(tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ import pytest
 
 from commands import flip
 from pipeline.work.runner import latest_note
-from pipeline.work.store import CheckpointsOnDisk
-from storage.errors import CorruptDataError
+from pipeline.work.store import CheckpointsOnDisk, ColumnsOnDisk
+from storage.errors import CannotWriteError, CorruptDataError
 
 LINE = '{"output": 3, "objective": 12.5, "relative_gap": 0.25, "penalty": 2.0, "which": ""}'
 
@@ -31,6 +31,17 @@ def test_the_last_one_of_a_run_counts_and_a_damaged_one_is_told(tmp_path):
     flip(tmp_path / "kept.npz")
     with pytest.raises(CorruptDataError, match=r"kept\.npz: damaged arrays"):
         checkpoints_in(tmp_path).load()
+
+
+def test_a_folder_that_is_gone_is_not_made_anew_and_columns_of_another_run_are_none(tmp_path):
+    with pytest.raises(CannotWriteError):
+        CheckpointsOnDisk(tmp_path / "gone" / "checkpoints" / "kept.npz", "", tmp_path / "r", 60.0).save(1, {}, {})
+    assert not (tmp_path / "gone").exists()
+    ours, others = (ColumnsOnDisk(tmp_path, run, 0) for run in ("this run", "another run"))
+    ours.keep({"group-0"})
+    ours.put("group-0", 0, np.ones((3, 2)))
+    assert ours.get("group-0", 0) is not None
+    assert others.get("group-0", 0) is None
 
 
 @pytest.mark.parametrize("written", ["", LINE[:-5], '{"a": {"b": 1}', "gone", "gone after a look"])
