@@ -51,7 +51,7 @@ READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
 LEAST_SHARE = 0.8  # of the largest working set, for two workers to fit beside each other, lest one core idles
-COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
+COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in each process; measured
 # Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured. Once the data
 # are open half of it is left; of fewer than MANY_ROWS the allocator gives nothing back.
 ROW_BYTES, MANY_ROWS = 64, 3_000_000
@@ -273,7 +273,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     reading = workers.threads * data.reading(1) if in_processes else data.reading(workers.threads)
     processes = bounds.compiling + data.held + known + (0 if resources.stores_features else reading)
     if in_processes:
-        processes += workers.processes * (WORKER_BYTES + data.held)
+        processes += workers.processes * (WORKER_BYTES + data.held + bounds.compiling)
     computing, solving = STREAMING_BYTES + processes, DRIVER_BYTES + processes
     features, tests = _features_needs(run, data), test_needs(run)
     # Features are computed before any columns, while what opening the data took may not be given back.

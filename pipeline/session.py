@@ -22,14 +22,16 @@ from pipeline.datasets.open_data import Reading, open_data
 from pipeline.errors import ExitCode, StoppedError
 from pipeline.fit.evaluation import evaluate_model
 from pipeline.fit.fit_model import fit
-from pipeline.fit.preparation import build_features, compile_needed
+from pipeline.fit.preparation import build_features
 from pipeline.fit.workspace import Run, Workspace
+from pipeline.kernels.jit import compiling
 from pipeline.prediction.predictor import Predictor, load_predictor
 from pipeline.reporting import results, run_facts
 from pipeline.runtime import console, run_folder, stopping
 from pipeline.runtime.executors import Executor
 from pipeline.runtime.memory_limits import MemoryMeter, limit_bytes
-from pipeline.work.events import READ, Events, StageCost, saved_state
+from pipeline.runtime.progress import COMPILING
+from pipeline.work.events import COMPILE, READ, Events, StageCost, saved_state
 from pipeline.work.runner import OnExecutor, open_executor
 from pipeline.work.store import FolderStore
 from storage.arrays import StoredFile
@@ -156,8 +158,8 @@ def _compute(session: Session, prepared: planning.Prepared, layout: RunLayout, e
         make_folder(prepared.store.root)
         executor.check_paths([layout.root, prepared.store.root, *prepared.data_paths])
         run = _run_of(prepared, layout, events, executor)
-        compile_needed(run)
-        scores = _fitted_and_scored(run)
+        with compiling(partial(events.log, COMPILING), partial(events.timed_as, COMPILE)):
+            scores = _fitted_and_scored(run)
         report = results.build(run, scores)
         remove_file(layout.lease)
         run_folder.finish(layout, report)

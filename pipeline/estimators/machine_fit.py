@@ -4,6 +4,7 @@ It brings numba, which takes as long to import as scikit-learn does. Parameters 
 fit name them as such.
 """
 
+import logging
 import math
 import sys
 import warnings
@@ -57,16 +58,17 @@ from pipeline.fit.filled_settings import (
 )
 from pipeline.fit.fit_model import fit, solving_needs
 from pipeline.fit.kept_columns import growth_needs
-from pipeline.fit.preparation import compile_told, feature_steps, warming_steps
 from pipeline.fit.rounds import NO_ROOM
 from pipeline.fit.row_blocks import RunSize
 from pipeline.fit.solves import REACHED
 from pipeline.fit.statistics import statistics_needs
 from pipeline.fit.workspace import FinalWeights, Workspace
+from pipeline.kernels.jit import compiling
 from pipeline.prediction.predictor import examples_in_memory, predictions
 from pipeline.prediction.trained_model import Explained, SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
+from pipeline.runtime.progress import COMPILING
 from pipeline.runtime.row_pass import Workers
 from pipeline.work.events import StepEvents
 from pipeline.work.runner import WHICH, Here, note_of
@@ -149,8 +151,13 @@ def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, g
     """Fit an estimator in memory and set its attributes. Where that fails, it stays as it was: its last model, too."""
     before = dict(vars(machine))
     try:
-        with as_value_error(), threadpool_limits(1, user_api="blas"), stopping.obeying(stopping.Stop()):
-            _fit(machine, X, y, sample_weight, groups)  # the bits depend on the number of threads of BLAS
+        with (
+            as_value_error(),
+            threadpool_limits(1, user_api="blas"),  # on which the bits depend
+            stopping.obeying(stopping.Stop()),
+            compiling(partial(print if machine.verbose else logging.getLogger("pipeline").warning, COMPILING)),
+        ):
+            _fit(machine, X, y, sample_weight, groups)
     except BaseException:
         machine.__dict__ = before
         raise
@@ -175,9 +182,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     spec = feature_spec(config)
     feature_length(spec, shape_of_input)  # which refuses what makes none
     listeners = Listeners(machine)
-    log = listeners.log if machine.verbose else None
     if images is not None:
-        compile_told(feature_steps(config), log)
         rows = _rows_of_images(rows, images, spec, copies)
     del X, images  # which take memory
     shape = FeatureShape(
@@ -196,7 +201,6 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
         plain = replace(rows, X=_seen(given))
         fitted = fit_moments(plain, shape, balanced=config.data.class_weight is not None)
     rows = replace(rows, X=_seen(given, fitted), standardisation=fitted)
-    compile_told(warming_steps(config, shape), log)
     room = limit_bytes(config.resources) - _memory_of_fit(config, shape)
     store = MemoryStore(listeners, column_bytes=max(room, 0))
     scaled = ScaledFeatures(rows, store.stored(SCALES)) if config.kernel.learns_scales else rows

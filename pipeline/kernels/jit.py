@@ -1,7 +1,7 @@
 """Compiled code that runs without the interpreter lock: loops by numba, and routines of BLAS and LAPACK.
 
 numba keeps loops in NUMBA_CACHE_DIR (see `pipeline`), and compiles what it does not have there, for the types that a
-loop is called with. `warm_up` has that done before the work.
+loop is called with, when it is called first.
 
 The routines are those that scipy has for Cython, and write in place. `numpy.matmul` copies what is not contiguous and
 mirrors KᵀK for every row block (1.5 times slower at M = 1000), `scipy.linalg.blas.dsyrk` holds the lock, and
@@ -11,8 +11,10 @@ mirrors KᵀK for every row block (1.5 times slower at M = 1000), `scipy.linalg.
 import ctypes
 import hashlib
 import os
-from collections.abc import Callable, Iterable
-from functools import partial
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,38 +47,46 @@ def is_kept(loop: Any) -> bool:
     return any(digest in index.read_bytes() for index in indexes)
 
 
-class _Compilations(event.Listener):
-    """Counts the loops that numba compiles, and calls `tell` before the first."""
+class _Compiling(event.Listener):
+    """Enters `around()` while numba compiles a loop, and those that it calls, and calls `tell` before the first."""
 
-    def __init__(self, tell: Callable[[], object]) -> None:
-        self.count, self._tell = 0, tell
+    def __init__(self, tell: Callable[[], object], around: Callable[[], AbstractContextManager[object]]) -> None:
+        self._tell, self._around = tell, around
+        self._told, self._depth, self._inside = False, 0, ExitStack()
 
     def on_start(self, event: object) -> None:
-        if self.count == 0:
+        if not self._told:
             self._tell()
-        self.count += 1
+            self._told = True
+        if self._depth == 0:
+            self._inside.enter_context(self._around())
+        self._depth += 1
 
     def on_end(self, event: object) -> None:
-        pass
+        self._depth = max(self._depth - 1, 0)  # 0: of one that began before we listened
+        if self._depth == 0:
+            self._inside.close()
 
 
-def warm_up(steps: Iterable[Callable[[], object]], tell: Callable[[], object]) -> int:
-    """Call steps, which call compiled loops, so that later calls compile nothing; return how many were compiled.
+@contextmanager
+def compiling(
+    tell: Callable[[], object], around: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Iterator[None]:
+    """Call `tell` where a loop is compiled inside of the block, before the first; each is compiled inside `around()`.
 
-    `tell` is called before the first is compiled. Where what NUMBA_CACHE_DIR has is damaged, its index is removed, and
-    loops are compiled again.
+    What a loss of power has cut off in NUMBA_CACHE_DIR is removed first, so that it is compiled again.
     """
-    compilations = _Compilations(tell)
-    with event.install_listener("numba:compile", compilations):
-        for step in steps:
-            try:
-                step()
-            except Exception:  # Code that is damaged raises whatever it likes while it is read.
-                for index in Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"):
-                    if index.name.startswith(OUR_FILES):
-                        index.unlink(missing_ok=True)
-                step()
-    return compilations.count
+    _remove_cut_off(Path(os.environ["NUMBA_CACHE_DIR"]))
+    with event.install_listener("numba:compile", _Compiling(tell, around)):
+        yield
+
+
+@cache
+def _remove_cut_off(folder: Path) -> None:
+    for kept in folder.rglob("*.nb[ic]"):
+        with suppress(OSError):  # another process may be as quick
+            if kept.name.startswith(OUR_FILES) and kept.read_bytes()[-1:] != pickle.STOP:
+                kept.unlink()
 
 
 def _routine(library: ModuleType, name: str, n_arguments: int) -> "ctypes._CFunctionType":

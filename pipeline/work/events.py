@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 Callback = Callable[[dict[str, Any]], object]
 STATE_SECONDS = 2.0  # between two writes of the progress for `pipeline.status`
 READ = "read"  # the first stage of a run on a table that was not read before
-COMPILE = "compile"  # the first stage of a run that lacks compiled loops
+COMPILE = "compile"  # of loops, inside of the others, in this process
 STAGES = ("features", "candidates", "statistics", "solve", "evaluate")
 FEATURES, CANDIDATES, STATISTICS, SOLVE, EVALUATE = STAGES
 
@@ -197,8 +197,9 @@ class Events(StepEvents):
         with self._timing:
             now, before = (time.perf_counter(), time.process_time()), self._timed
             if before:
-                self.costs[before].wall_seconds += now[0] - self._counted[0]
-                self.costs[before].cpu_seconds += now[1] - self._counted[1]
+                cost = self.costs.setdefault(before, StageCost())
+                cost.wall_seconds += now[0] - self._counted[0]
+                cost.cpu_seconds += now[1] - self._counted[1]
             self._counted, self._timed = now, before if stage is None else stage
             return before
 

@@ -1,18 +1,20 @@
-"""Where compiled loops are kept, and that they are compiled before the work."""
+"""Where compiled loops are kept, and that compiling is told."""
 
 import importlib
-import json
+import itertools
 import os
 import subprocess
 import tempfile
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numba
 import pytest
 
 import pipeline
-from pipeline.fit import preparation
-from pipeline.kernels.jit import compiled, is_kept
+from pipeline.kernels.jit import compiled, compiling, is_kept
 from pipeline.runtime.progress import COMPILING
 from runs import ROOT, python, report_of
 
@@ -72,15 +74,6 @@ def test_a_folder_that_is_not_private_or_takes_nothing_is_done_without(tmp_path,
     assert os.environ["NUMBA_CACHE_DIR"] == os.devnull, "never the folder that others can write to"
 
 
-LOADING = """import numpy as np
-from pipeline.kernels.exact_sums import ExactGram
-from pipeline.kernels.jit import warm_up
-from pipeline.kernels.kernel_functions import kernel_named
-columns = kernel_named("gaussian")(np.ones((2, 2)), 1.0)
-steps = [lambda: ExactGram(2, 0, 8.0, 1).add_products(np.ones((8, 2))), lambda: columns.block(np.ones((2, 2)))]
-print(warm_up(steps, lambda: print("compiling")) > 0)"""
-
-
 @pytest.mark.parametrize("largest_file", [0, 10**6])
 def test_a_folder_without_room_is_done_without(tmp_path: Path, largest_file: int) -> None:
     limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({largest_file}, -1)); "
@@ -89,23 +82,6 @@ def test_a_folder_without_room_is_done_without(tmp_path: Path, largest_file: int
     assert done.stdout == f"{os.devnull}\n"
     assert done.stderr.startswith("warning: compiled code is not kept beyond this process")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
-def test_damaged_code_is_compiled_again(tmp_path, suffix):
-    def load() -> tuple[str, str]:
-        done = told(LOADING, NUMBA_CACHE_DIR=str(tmp_path))
-        return done.stdout, done.stderr
-
-    first = load()
-    assert first == ("compiling\nTrue\n", "")
-    assert load() == ("False\n", "")
-    for length in (0, 100):
-        for file in tmp_path.rglob(f"*.{suffix}"):
-            file.write_bytes(file.read_bytes()[:length])
-        assert load() == first
-        assert load() == ("False\n", "")
 
 
 def test_loops_of_another_source_are_not_kept(tmp_path, monkeypatch):
@@ -121,78 +97,31 @@ def test_loops_of_another_source_are_not_kept(tmp_path, monkeypatch):
     assert not is_kept(loop)
 
 
-WATCHED = """
-import sys
-from pathlib import Path
-import pipeline
-import numpy as np
-from numba.core.dispatcher import Dispatcher
-from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.fit import preparation
-from pipeline.train import main
-
-compile, warm_up, phases, late = Dispatcher.compile, preparation.warm_up, ["before"], []
-
-def asked(loop, types):
-    if phases[-1] != "warming":
-        late.append((loop.py_func.__name__, types, *phases))
-    return compile(loop, types)
-
-def warmed(*words):
-    phases.append("warming")
-    count = warm_up(*words)
-    phases.append("warm")
-    return count
-
-def train(line):
-    words = [*line.format(data=data).split(), "--features-dir", str(run / "features"), "--run-dir", str(run / "run")]
-    assert main([*words, "-q"]) in (0, 3)
-
-Dispatcher.compile, preparation.warm_up = asked, warmed
-run, data = map(Path, sys.argv[1:])
-X = np.random.default_rng(0).random((200, 4))
-y, w = np.sin(6 * X[:, 0]), X[:, 1]
-"""
-CLASSES, VALUES, IMAGES = "{data}/classes.npz --centers 60", "{data}/values.npz --centers 60", "digits --centers 60"
-COMMANDS = (
-    IMAGES,
-    f"{IMAGES} --set centers.working_set=40 --features sphog --penalty 1 --features-dir none --copies 2",
-    f"{IMAGES} --kernel product-laplace --penalty 1 --sigma2 median --refit ridge",
-    f"{IMAGES} --features soft-hog --penalty 1 --sigma2 1e-3",
-    f"{CLASSES} --penalty 1 --schedule paper --max-sweeps 5",
-    f"{CLASSES} --set centers.columns=on-demand --penalty 1 --schedule shrinking --set data.weights=w",
-    f"{VALUES} --penalty 1 --schedule uniform --max-sweeps 20",
-    f"{VALUES} --select greedy:12 --move-centers 4 --sigma2 1e-5",
-    f"{VALUES} --penalty auto --scale learned --kernel auto --sigma2 auto --set data.weights=w",
-)
-FITS = (
-    *(f"train({line!r})" for line in COMMANDS),
-    "SLKLRegressor(60, penalty=1.0, schedule='shrinking').fit(X.astype('f4', order='F'), y, w).predict(X)",
-    "SLKLRegressor(60, kernel='product-laplace', feature_scale='diagonal').fit(X[::2], y[::2]).predict(X)",
-    "SLKLClassifier(20, penalty=1.0).fit(np.tile(X[:, :, None], (1, 3, 12)), y > 0).predict(np.ones((1, 12, 12)))",
-)
+def test_compiling_is_told_once_and_counted(caplog):
+    loop, told, counted = numba.njit(lambda x: x + 1), list[str](), Mock(side_effect=nullcontext)
+    with compiling(partial(told.append, COMPILING), counted):
+        loop(1)
+        loop(1)
+        loop(1.0)
+    assert told == [COMPILING]
+    assert counted.call_count == 2
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("fit", FITS)
-def test_a_fit_asks_for_no_loop_that_was_not_compiled_before_it(fit, tmp_path, tables, tmp_path_factory):
-    """In a process of its own, since other fits have loops compiled for other types; the folder is empty at first."""
-    kept = tmp_path_factory.getbasetemp() / "numba"
-    kept.mkdir(exist_ok=True)
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(kept)}
-    done = python(
-        "-c", f"{WATCHED}{fit}\nassert phases[-1] == 'warm' and not late, late", tmp_path, tables, env=environment
+def test_an_estimator_tells_of_compiling_and_heals_what_is_cut_off(tmp_path):
+    code = (
+        "import numpy as np; from pipeline.estimators import SLKLRegressor; X = np.random.default_rng(0).random(60); "
     )
-    assert done.returncode == 0, done.stderr
+    code += "SLKLRegressor(20, penalty=1.0).fit(X[:, None], X)"
 
+    def lines() -> str:
+        return told(code, NUMBA_CACHE_DIR=str(tmp_path)).stderr
 
-def test_a_fit_in_memory_tells_of_compiling_once(caplog):
-    loop, lines = numba.njit(lambda x: x + 1), list[str]()
-    preparation.compile_told([lambda: loop(1)], lines.append)
-    preparation.compile_told([lambda: loop(1)], lines.append)
-    assert lines == [COMPILING]
-    preparation.compile_told([lambda: loop(1.0)], None)
-    assert caplog.messages == [COMPILING]
+    assert (lines(), lines()) == (f"{COMPILING}\n", "")
+    for suffix, length in itertools.product(("nbi", "nbc"), (0, 100)):
+        for file in tmp_path.rglob(f"*.{suffix}"):
+            file.write_bytes(file.read_bytes()[:length])
+        assert (lines(), lines()) == (f"{COMPILING}\n", "")
 
 
 COUNTED = """
@@ -208,17 +137,15 @@ sys.exit(code)
 
 
 @pytest.mark.ci
-def test_a_fresh_checkout_compiles_before_the_work_and_later_runs_nothing(tmp_path):
+def test_a_fresh_checkout_compiles_and_later_runs_nothing(tmp_path):
     environment = {"NUMBA_CACHE_DIR": str(tmp_path / "numba"), "PATH": "", "PYTHONPATH": str(ROOT)}
     (tmp_path / "numba").mkdir()
     words = ["digits", "--centers", "30", "--penalty", "1", "--features-dir", str(tmp_path / "features"), "--run-dir"]
     first = python("-c", COUNTED, *words, tmp_path / "first", env=environment)
     assert first.returncode == 0, first.stderr
     assert COMPILING in first.stderr
-    assert 10 < report_of(tmp_path / "first")["stages"]["compile"]["items"] == int(first.stderr.splitlines()[-1])
-    records = [json.loads(line) for line in (tmp_path / "first" / "log.jsonl").read_text().splitlines()]
-    stages = [one["stage"] for one in records if one["event"] == "stage" and one["status"] == "started"]
-    assert stages[:2] == ["compile", "features"]
+    assert int(first.stderr.splitlines()[-1]) > 10
+    assert report_of(tmp_path / "first")["stages"]["compile"]["wall_seconds"] > 1
     again = python("-c", COUNTED, *words, tmp_path / "again", env=environment)
     assert again.returncode == 0, again.stderr
     assert again.stderr.splitlines()[-1] == "0", "what was compiled is what is used"
