@@ -6,7 +6,7 @@ A run that cannot fit its memory limit or its disk is refused here, with the sma
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from features.cell_text import counted
@@ -27,7 +27,6 @@ from pipeline.fit.filled_settings import (
     fill_in_features,
     is_in_rounds,
     refuse,
-    with_candidates,
     without_effect,
     without_room,
 )
@@ -35,8 +34,6 @@ from pipeline.fit.fit_model import solving_needs
 from pipeline.fit.kept_columns import growth_needs
 from pipeline.fit.row_blocks import Needs, RunSize
 from pipeline.fit.statistics import statistics_needs
-from pipeline.kernels.jit import is_kept
-from pipeline.kernels.kernel_loops import add_lower_tile
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.memory_limits import DRIVER_BYTES, limit_bytes
 from pipeline.runtime.row_pass import Workers, threads_together
@@ -51,7 +48,8 @@ READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
 LEAST_SHARE = 0.8  # of the largest working set, for two workers to fit beside each other, lest one core idles
-COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in each process; measured
+# Of the compiler, for good, in each process; measured. Planned also where all is compiled: sizes are to be the same.
+COMPILING_BYTES = 70 * 2**20
 # Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured. Once the data
 # are open half of it is left; of fewer than MANY_ROWS the allocator gives nothing back.
 ROW_BYTES, MANY_ROWS = 64, 3_000_000
@@ -131,7 +129,7 @@ def _prepared(
     shape = describe(request, source)
     notes, limit = list(source.notes), limit_bytes(config.resources)
     if not frozen:
-        bounds = _Bounds(shape, source.memory, limit, COMPILING_BYTES)
+        bounds = _Bounds(shape, source.memory, limit)
         room = MemoryBudget(
             shape.n_train, limit - PROCESS_BYTES, lambda whole: _plan_of_workers(whole, bounds, 1).memory_bytes <= limit
         )
@@ -161,12 +159,11 @@ def _rounds_note(run: RunSize) -> str:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """What a plan is held against: the data, the limit, and what a compiler takes of it. Bytes."""
+    """What a plan is held against: the data, and the limit in bytes."""
 
     shape: FeatureShape
     data: SourceMemory
     limit: int
-    compiling: int
 
 
 def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: SourceMemory) -> tuple[TrainConfig, Plan]:
@@ -176,27 +173,15 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
     the workers, since bytes of the model depend on sizes. Raises PlanError with the smallest limit that would do.
     """
     limit = limit_bytes(config.resources)
-    needed = _Bounds(shape, data, limit, 0 if is_kept(add_lower_tile) else COMPILING_BYTES)
-    # Sizes leave room for a compiler, whether the loops are compiled already or not: the model's bytes depend on them.
-    # Where nothing fits beside one, a machine that needs none may still do.
-    for compiling in sorted({COMPILING_BYTES, needed.compiling}, reverse=True):
-        sized, plan = _sized(config, replace(needed, compiling=compiling))
-        if plan.memory_bytes <= limit:
-            return sized, _plan_of_workers(sized, needed, workers)
+    bounds = _Bounds(shape, data, limit)
+    sized, plan = _sized(config, bounds)
+    if plan.memory_bytes <= limit:
+        return sized, _plan_of_workers(sized, bounds, workers)
     worst, _ = max(plan.stages, key=lambda stage: stage[1].memory)
     depends = worst != "read" and plan.memory_bytes - data.decoding > limit  # tables and large pictures do not
     remedy = f"use `resources.memory_limit={-(-plan.memory_bytes // 2**20)}MiB` or more"
-    remedy += f", or {_fewer(config, needed)}" if depends else ""
+    remedy += ", or fewer `centers.count`" if depends else ""
     raise PlanError(f"stage {worst} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; {remedy}")
-
-
-def _fewer(config: TrainConfig, bounds: _Bounds) -> str:
-    """Return how many candidates are asked for instead; of a selection, which needs the Gram of all, those that fit."""
-    n = count_candidates(config, bounds.shape.n_train) if config.solver.selects else 0
-    sizes = (size for size in WORKING_SETS if config.solver.n_selected <= size < n)
-    plans = ((size, _plan_of_workers(with_candidates(config, size), bounds, 1)) for size in sizes)
-    fitting = next((size for size, plan in plans if plan.memory_bytes <= bounds.limit), None)
-    return "fewer `centers.count`" if fitting is None else f"`centers.count={fitting}` or fewer"
 
 
 def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
@@ -271,9 +256,9 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     n_rows, in_processes = shape.n_train + shape.n_test, resources.scheduler == "processes"
     known = ROW_BYTES * (n_rows + min(n_rows, MANY_ROWS)) // 2  # of each row, once the data are open
     reading = workers.threads * data.reading(1) if in_processes else data.reading(workers.threads)
-    processes = bounds.compiling + data.held + known + (0 if resources.stores_features else reading)
+    processes = COMPILING_BYTES + data.held + known + (0 if resources.stores_features else reading)
     if in_processes:
-        processes += workers.processes * (WORKER_BYTES + data.held + bounds.compiling)
+        processes += workers.processes * (WORKER_BYTES + data.held + COMPILING_BYTES)
     computing, solving = STREAMING_BYTES + processes, DRIVER_BYTES + processes
     features, tests = _features_needs(run, data), test_needs(run)
     # Features are computed before any columns, while what opening the data took may not be given back.

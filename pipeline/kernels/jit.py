@@ -9,7 +9,6 @@ mirrors KᵀK for every row block (1.5 times slower at M = 1000), `scipy.linalg.
 """
 
 import ctypes
-import hashlib
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -17,7 +16,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numba
 import numpy as np
@@ -37,14 +35,6 @@ def read_only(array: np.ndarray) -> np.ndarray:
     view = np.asarray(array).view(np.ndarray)
     view.flags.writeable = False
     return view
-
-
-def is_kept(loop: Any) -> bool:
-    """Return whether numba keeps a loop of this source, whose sha256 is in its index: a run then compiles few."""
-    source = Path(loop.py_func.__code__.co_filename)
-    digest = hashlib.sha256(source.read_bytes()).digest()
-    indexes = Path(loop.stats.cache_path).glob(f"{source.stem}.{loop.py_func.__name__}-*.nbi")
-    return any(digest in index.read_bytes() for index in indexes)
 
 
 class _Compiling(event.Listener):

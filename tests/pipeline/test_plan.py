@@ -45,7 +45,7 @@ def planned(shape: FeatureShape, workers: int = 2, **settings: Any) -> tuple[Tra
 SELECTION = {"centers__count": 1200, "solver__select": "greedy:500"}
 
 
-@pytest.mark.parametrize("limit", [600, 1000, 1100, 2000, 4000])
+@pytest.mark.parametrize("limit", [700, 1000, 1100, 2000, 4000])
 @pytest.mark.parametrize(
     "settings",
     [{}, SELECTION, {"centers__count": 10_000, "centers__columns": "on-demand"}],
@@ -76,19 +76,14 @@ def test_more_memory_never_means_less_and_what_does_not_fit_is_refused_with_what
     assert sizes[-1] == (60_000, 2)
 
 
-def test_a_selection_has_the_gram_of_all_candidates_or_is_refused_with_the_number_that_fits():
-    shape, asked = shape_of(60_000, 512), {"resources__memory_limit": 1000 * MIB, "solver__select": "greedy:500"}
-    words = r"`resources\.memory_limit=(\d+)MiB` or more, or `centers\.count=(\d+)` or fewer$"
+def test_a_selection_has_the_gram_of_all_candidates_or_is_refused_with_what_would_do():
+    shape, asked = shape_of(60_000, 512), {"centers__count": 12_000, "solver__select": "greedy:500"}
+    words = r"`resources\.memory_limit=(\d+)MiB` or more, or fewer `centers\.count`$"
     with pytest.raises(PlanError, match=words) as error:
-        planned(shape, 2, **asked, centers__count=12_000)
-    enough, most = map(int, re.findall(words, str(error.value))[0])
-    assert planned(shape, 2, **asked, centers__count=most)[0].centers.working_set == most > 2000
-    with pytest.raises(PlanError):
-        planned(shape, 2, **asked, centers__count=most + 500)
-    config, _ = planned(shape, 2, **asked | {"resources__memory_limit": enough * MIB}, centers__count=12_000)
+        planned(shape, 2, **asked, resources__memory_limit=1000 * MIB)
+    enough = int(re.findall(words, str(error.value))[0])
+    config, _ = planned(shape, 2, **asked, resources__memory_limit=enough * MIB)
     assert config.centers.working_set == 12_000
-    with pytest.raises(PlanError, match=r"or fewer `centers\.count`"):
-        planned(shape, 2, resources__memory_limit=300 * MIB, centers__count=6000, solver__select="greedy:5000")
 
 
 def test_what_is_written_already_needs_no_space_again(tmp_path, monkeypatch):
@@ -171,11 +166,11 @@ def test_a_budget_says_how_many_and_how_large_the_trials_are_and_so_does_a_numbe
 
 
 def test_candidates_of_a_selection_that_were_not_counted_are_as_many_as_fit(tmp_path):
-    data, asked = table(tmp_path, 3000, 2000), {"solver.select": "greedy:300", "resources.memory_limit": "420MiB"}
+    data, asked = table(tmp_path, 3000, 2000), {"solver.select": "greedy:300", "resources.memory_limit": "490MiB"}
     config, notes = filled(data, **asked)
     assert 300 <= config.centers.count == config.centers.working_set < 1000
     assert f"{config.centers.count} candidates, not 1000: more do not fit" in "".join(notes)
-    with pytest.raises(PlanError, match=r"or `centers\.count=\d+` or fewer"):
+    with pytest.raises(PlanError, match=r"or fewer `centers\.count`"):
         filled(data, **asked, centers__count=1000)
 
 
@@ -200,8 +195,8 @@ def test_a_limit_too_small_for_a_model_is_refused_and_never_makes_one_of_few_cen
 
 def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path):
     data = table(tmp_path, 6000, 2000)
-    config, _ = filled(data, resources__memory_limit="760MiB")
+    config, _ = filled(data, resources__memory_limit="830MiB")
     assert taken(config, SIMPLE) == SIMPLE
     assert 500 <= config.centers.count == config.centers.working_set
-    fewer, _ = filled(data, resources__memory_limit="700MiB")
+    fewer, _ = filled(data, resources__memory_limit="770MiB")
     assert 500 <= fewer.centers.count < config.centers.count

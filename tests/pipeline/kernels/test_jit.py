@@ -1,6 +1,5 @@
 """Where compiled loops are kept, and that compiling is told."""
 
-import importlib
 import itertools
 import os
 import subprocess
@@ -14,7 +13,7 @@ import numba
 import pytest
 
 import pipeline
-from pipeline.kernels.jit import compiled, compiling, is_kept
+from pipeline.kernels.jit import compiling
 from pipeline.runtime.progress import COMPILING
 from runs import ROOT, python, report_of
 
@@ -82,19 +81,6 @@ def test_a_folder_without_room_is_done_without(tmp_path: Path, largest_file: int
     assert done.stdout == f"{os.devnull}\n"
     assert done.stderr.startswith("warning: compiled code is not kept beyond this process")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_loops_of_another_source_are_not_kept(tmp_path, monkeypatch):
-    source = tmp_path / "loops.py"
-    source.write_text("def more(x):\n    return x + 1\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    loop = compiled()(importlib.import_module("loops").more)
-    assert not is_kept(loop)
-    loop(1)
-    os.utime(source, (2**32, 2**32))
-    assert is_kept(loop)
-    source.write_text("def more(x):\n    return x + 2\n")
-    assert not is_kept(loop)
 
 
 def test_compiling_is_told_once_and_counted(caplog):
