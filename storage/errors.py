@@ -48,11 +48,11 @@ class CannotWriteError(StorageError, exit_code=73):
     """A file cannot be created or written (exit 73): disk full, permission, read-only, I/O error."""
 
 
-def remedy_at(path: Path, elsewhere: str = "restore it or build it again") -> str:
+def remedy_at(path: Path) -> str:
     """Return what to do about a damaged file or folder, in a run or elsewhere."""
     for root in path.parents:
         if (root / "config.toml").is_file() and (root / "env.json").is_file():
             name = path.relative_to(root).parts[0]
             others = " and ".join(dict.fromkeys((name, "report.json")))
             return _REMEDIES.get(name, f"delete {others}, then resume the run: it is made again, the same")
-    return elsewhere
+    return "restore it or build it again"

@@ -284,10 +284,6 @@ class DataConfig:
     )
     skip_bad: bool = option(False, truth, "leave out pictures that cannot be read, and train on the others")
 
-    @property
-    def is_grouped(self) -> bool:
-        return self.groups is not None or self.copies > 1
-
 
 @dataclass(frozen=True)
 class FeaturesConfig:

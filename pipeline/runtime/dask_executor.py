@@ -327,7 +327,7 @@ def _key() -> Security:
     raise ConfigError(f"a tls:// scheduler needs a key: name its files in {variables}")
 
 
-def ask(question: Callable[[], Value], seconds: float, meanwhile: Callable[[], None] = stopping.check) -> Value:
+def ask(question: Callable[[], Value], seconds: float) -> Value:
     """Return what the scheduler answers to a question, which a thread asks: a request to stop is heard meanwhile.
 
     Raises SchedulerError where the scheduler is lost or takes too long.
@@ -344,7 +344,7 @@ def ask(question: Callable[[], Value], seconds: float, meanwhile: Callable[[], N
     threading.Thread(target=wait_for_answer, name="asking", daemon=True).start()
     deadline = time.monotonic() + seconds
     while not wait([answer], 5 * stopping.POLL_SECONDS).done:
-        meanwhile()
+        stopping.check()
         if time.monotonic() > deadline:
             fault = f"the dask scheduler has not answered for {seconds:.0f} s"
             raise SchedulerError(f"{fault}; see whether it runs, and run again with `resume=auto`")
