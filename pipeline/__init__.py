@@ -29,11 +29,8 @@ def check_own_packages() -> None:
             continue  # where there is none, the import itself says so best
         file = Path(spec.origin)
         theirs = file.parent if file.name == "__init__.py" else file
-        listed = [Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-        advice = "start from another folder, or with python -P; the command slkl works here too"
-        if theirs.resolve().parent in listed:
-            advice = "take its folder out of PYTHONPATH"
-        _refuse(f"{theirs} is imported instead of slkl's own package {name} ({ours}); rename it, or {advice}", name)
+        advice = "rename it, take its folder out of PYTHONPATH, start from another one, or use the command slkl"
+        _refuse(f"{theirs} is imported instead of slkl's own package {name} ({ours}); {advice}", name)
 
 
 def _refuse(line: str, name: str) -> NoReturn:

@@ -98,9 +98,7 @@ def test_a_package_that_is_shadowed_is_told_in_one_line(site, tmp_path, theirs):
     assert done.stderr.startswith(f"error: {shadowing} is imported instead of slkl's own package")
     assert str(site / shadowing.stem) in done.stderr
     imported = python_in(site, tmp_path, "-c", "import pipeline.estimators").stderr
-    assert re.search("ImportError: .*start from another folder.*the command slkl works here too", imported)
-    told = python_in(f"{tmp_path}:{site}", tmp_path.parent, "-c", "import pipeline.estimators").stderr
-    assert re.search(f"{shadowing} is imported.*or take its folder out of PYTHONPATH", told)
+    assert re.search("ImportError: .*take its folder out of PYTHONPATH, start from another one", imported)
     advised = python_in(site, tmp_path, "-P", *asked)
     assert advised.returncode == 0, advised.stderr
 
