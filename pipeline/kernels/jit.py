@@ -10,7 +10,6 @@ mirrors KᵀK for every row block (1.5 times slower at M = 1000), `scipy.linalg.
 
 import ctypes
 import os
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, partial
@@ -27,6 +26,7 @@ from scipy.linalg import cython_blas, cython_lapack
 compiled = partial(numba.njit, cache=True, nogil=True)
 inner = partial(numba.njit, nogil=True)  # Loops that other loops call are kept with them.
 OUR_FILES = ("kernel_loops.", "solver_loops.", "descriptors.", "deformed_copies.")  # of loops
+END = b"."  # of a file that numba keeps whole
 _POINTER = ctypes.c_void_p
 
 
@@ -75,7 +75,7 @@ def compiling(
 def _remove_cut_off(folder: Path) -> None:
     for kept in folder.rglob("*.nb[ic]"):
         with suppress(OSError):  # another process may be as quick
-            if kept.name.startswith(OUR_FILES) and kept.read_bytes()[-1:] != pickle.STOP:
+            if kept.name.startswith(OUR_FILES) and kept.read_bytes()[-1:] != END:
                 kept.unlink()
 
 
