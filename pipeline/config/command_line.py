@@ -17,7 +17,7 @@ from pipeline.errors import ConfigError
 DATASETS = """\
 DATASET is mnist, usps, digits, boston, abalone, sinc, or the path of your data: a folder of pictures with a folder for
 each class, a folder in MNIST's IDX layout, a .npz or .zarr, or a table: .csv, .tsv, .parquet.
-Settings come from: defaults < jobs/DATASET.toml < --config < flags and --set.
+Settings come from: defaults < jobs/mnist.toml (for mnist) < --config < flags and --set.
 Exit codes: 0 done, 3 tolerance not reached, 2 usage, 65 bad data, 66 missing input, 69 unavailable, 71 out of memory,
 73 cannot create or locked, 75 stopped and resumable, 78 other settings than the run has."""
 

@@ -1,4 +1,4 @@
-"""The configuration of a run, filled from defaults < jobs/<name>.toml < --config < flags, and as a run freezes it.
+"""The configuration of a run, from defaults < jobs/mnist.toml (of MNIST) < --config < flags, and as a run freezes it.
 
 Every way in which a TOML file is malformed is one error. Messages name a setting by its key, in backticks, with a value
 or without: `centers.count`, `kernel.sigma2=auto`, and so the options `run_dir` and `resume`. Whoever shows a message
@@ -143,13 +143,11 @@ def parse_value(key: str, value: Any, origin: str) -> Any:
     raise ConfigError(f"`{key}` {reason}; found {found}")
 
 
-def named_run(dataset: str) -> Path | None:
-    """Return the file of a named run (jobs/<name>.toml of the checkout, or the wheel's copy), if there is one."""
-    here = Path(__file__).resolve().parents[1]
-    for folder in (here.parent / "jobs", here / "named_runs"):
-        if dataset.replace("-", "").replace("_", "").isalnum() and (folder / f"{dataset}.toml").is_file():
-            return folder / f"{dataset}.toml"
-    return None
+def _of_mnist() -> dict[str, tuple[Any, str]]:
+    """Return the settings of jobs/mnist.toml, of which a wheel has a copy beside this module."""
+    here = Path(__file__).resolve().parent
+    files = (here.parents[1] / "jobs" / "mnist.toml", here / "mnist.toml")
+    return _of_file(next(filter(Path.is_file, files)))
 
 
 @dataclass(frozen=True)
@@ -162,15 +160,14 @@ class Loaded:
 
 
 def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple[Any, str]]) -> Loaded:
-    """Return the configuration: defaults < named run < configuration file < assignments, of (text or value, origin)."""
+    """Return the configuration: defaults < of MNIST < configuration file < assignments, of (text or value, origin)."""
     try:
         config = TrainConfig(dataset=text(absolute_path(text(dataset))))
     except ValueError as error:
         raise ConfigError(f"dataset {dataset!r:.80}: {error}") from None
-    origins, named = dict.fromkeys(SETTINGS, "default"), named_run(dataset)
-    usual = [] if named is None else [*_of_file(named).items()]
+    origins, usual = dict.fromkeys(SETTINGS, "default"), _of_mnist() if dataset == "mnist" else {}
     typed = [*({} if config_file is None else _of_file(config_file)).items(), *assignments.items()]
-    for key, (value, origin) in usual + typed:
+    for key, (value, origin) in [*usual.items(), *typed]:
         if key != "dataset":
             config = with_value(config, key, parse_value(key, value, origin))
             origins[key] = origin

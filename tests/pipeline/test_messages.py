@@ -61,12 +61,12 @@ WEIGHTED = TRAIN + " --set data.weights=w"
 MOVE = "--centers 50 --move-centers 3"
 # Settings of a training on digits that make no sense together.
 TOGETHER = {
-    "--select greedy:501": "there are 500 candidates",
+    "--select greedy:1001": "there are 1000 candidates",
     "--select greedy:9 --penalty 1": "--penalty 1.0 has no effect",
     "--select greedy:9 --refit none": "--refit none has no effect",
     "--select greedy:9 --schedule uniform": "--schedule uniform has no effect",
     "--select greedy:9 --set statistics.hold_out=0": "needs held-out rows",
-    "--select greedy:300 --set centers.working_set=400": "needs the Gram of all 500 candidates",
+    "--select greedy:300 --set centers.working_set=400": "needs the Gram of all 1000 candidates",
     "--penalty auto --set centers.working_set=400": "--penalty auto needs the Gram of all candidates",
     "--sigma2 auto --set statistics.hold_out=0": "--sigma2 auto needs held-out rows",
     "--scale metric": "for at most 200 features, there are",
