@@ -26,6 +26,7 @@ Exit codes: 0 done, 3 tolerance not reached, 2 usage, 65 bad data, 66 missing in
 class Arguments:
     """What a run is asked for, in a command or in Python: its dataset, settings, and what is no setting.
 
+    dataset : a name or a path, "" for what the configuration file names
     assignments : settings by key: the value, or its text, and where it came from
     command : what was typed or called
     names : what settings are called by who asks, see `config.settings`
@@ -115,7 +116,8 @@ def parse(argv: Sequence[str] | None) -> Arguments:
 def _train_parser() -> argparse.ArgumentParser:
     usage = f"{program('train')} DATASET [options]"
     parser = command_parser("train", "Train a sparse, certified kernel machine.", DATASETS, usage)
-    parser.add_argument("dataset", metavar="DATASET", help="what to train on, see below")
+    told = "what to train on, see below (default: what the file of --config names)"
+    parser.add_argument("dataset", metavar="DATASET", nargs="?", default="", help=told)
     first = parser.add_argument_group("most used")
     first.add_argument("--run-dir", type=Path, metavar="DIR", help="folder of the run (default: a new one in runs/)")
     first.add_argument(
@@ -125,7 +127,9 @@ def _train_parser() -> argparse.ArgumentParser:
         help="continue the run in --run-dir: never (default), auto: if there is one, require",
     )
     asked = parser.add_argument_group("instead of a run, and around it")
-    asked.add_argument("--config", type=Path, metavar="FILE", help="TOML file of settings")
+    asked.add_argument(
+        "--config", type=Path, metavar="FILE", help="TOML file of settings; config.toml of a run repeats it"
+    )
     add_set_option(asked, "any setting by its key")
     asked.add_argument("--print-config", action="store_true", help="print every value and where it came from, and stop")
     asked.add_argument("--dry-run", action="store_true", help="print memory and disk of each stage, and stop")

@@ -20,6 +20,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from features.errors import MissingInputError
 from pipeline.config.train_config import DATASETS, PLAIN, TrainConfig, is_address, is_plain, text
 from pipeline.errors import ConfigError, ConfigMismatchError
 from storage.errors import CorruptDataError
@@ -27,13 +28,19 @@ from storage.files import read_plain
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the settings of a TOML file as {dotted key: value}; ConfigError where it cannot be read."""
+    """Return the settings of a TOML file as {dotted key: value}.
+
+    Raises ConfigError where it cannot be read, MissingInputError where there is none.
+    """
     try:
         nested = tomllib.loads(read_plain(path).decode())
     except RecursionError:
         raise ConfigError(f"cannot read configuration file {path}: it is nested too deeply") from None
+    except FileNotFoundError:
+        raise MissingInputError(f"{path}: no such configuration file") from None
     except (OSError, ValueError, CorruptDataError) as error:  # all of tomllib's, and int's of thousands of digits
-        reason = str(error).removeprefix(f"{path}: ").partition("; use sys.")[0]
+        told = getattr(error, "strerror", None) or str(error)
+        reason = told.removeprefix(f"{path}: ").partition("; use sys.")[0]
         raise ConfigError(f"cannot read configuration file {path}: {reason}") from None
     return flat(nested)
 
@@ -83,6 +90,7 @@ PARAMETERS = ARGUMENTS | {
     "seed": "random_state",
     "solver.intercept": "fit_intercept",
 }
+_SIZES = ("centers.count", "centers.budget", "centers.working_set")  # A run has them all: two of them say how many.
 _NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_0-9]+)?)(?:=([^`]*))?`")
 
 
@@ -152,27 +160,40 @@ def _of_mnist() -> dict[str, tuple[Any, str]]:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration, where every value came from, and which keys the user set for this command."""
+    """A configuration, where every value came from, and which keys the user set for this command.
+
+    anew : those keys, but for what only repeats a run: its file has every setting, asked for or not
+    """
 
     config: TrainConfig
     origins: Mapping[str, str]
     explicit: frozenset[str]
+    anew: frozenset[str]
 
 
 def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple[Any, str]]) -> Loaded:
-    """Return the configuration: defaults < of MNIST < configuration file < assignments, of (text or value, origin)."""
+    """Return the configuration: defaults < of MNIST < configuration file < assignments, of (text or value, origin).
+
+    A dataset of "" is that of the file. Of the file of a run the number of candidates goes where another is asked for.
+    """
+    of_file = {} if config_file is None else _of_file(config_file)
+    named, file = of_file.pop("dataset", (dataset, ""))
+    if not (dataset or named):
+        raise ConfigError("no data are named: give DATASET, or a configuration file that has `dataset`")
     try:
-        config = TrainConfig(dataset=text(absolute_path(text(dataset))))
+        config = TrainConfig(dataset=text(absolute_path(text(dataset or named))))
     except ValueError as error:
-        raise ConfigError(f"dataset {dataset!r:.80}: {error}") from None
-    origins, usual = dict.fromkeys(SETTINGS, "default"), _of_mnist() if dataset == "mnist" else {}
-    typed = [*({} if config_file is None else _of_file(config_file)).items(), *assignments.items()]
-    for key, (value, origin) in [*usual.items(), *typed]:
-        if key != "dataset":
-            config = with_value(config, key, parse_value(key, value, origin))
-            origins[key] = origin
-        elif not isinstance(value, str) or absolute_path(value) != config.dataset:
-            raise ConfigError(f"dataset = {value!r:.80} ({origin}), but the command names {dataset}; drop one")
+        raise ConfigError(f"dataset {dataset or named!r:.80}: {error}") from None
+    if not isinstance(named, str) or absolute_path(named) != config.dataset:
+        raise ConfigError(f"dataset = {named!r:.80} ({file}), but the command names {dataset}; drop one")
+    unset = TrainConfig("")
+    repeats = all(key in of_file or get(unset, key) is None for key in SETTINGS)
+    if repeats and not assignments.keys().isdisjoint(_SIZES):
+        of_file = {key: of_file[key] for key in of_file if key not in _SIZES}
+    origins, usual = dict.fromkeys(SETTINGS, "default"), _of_mnist() if config.dataset == "mnist" else {}
+    for key, (value, origin) in [*usual.items(), *of_file.items(), *assignments.items()]:
+        config = with_value(config, key, parse_value(key, value, origin))
+        origins[key] = origin
     for key in ("data.test", "resources.features_dir"):
         value = get(config, key)
         if value not in (None, "none"):
@@ -181,7 +202,8 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
             if not is_plain(path):
                 raise ConfigError(f"{path!r} ({key}): {PLAIN}; rename the folder")
             config = with_value(config, key, path)
-    return Loaded(config, origins, frozenset(key for key, _ in typed if key != "dataset"))
+    explicit = frozenset([*of_file, *assignments])
+    return Loaded(config, origins, explicit, frozenset(assignments) if repeats else explicit)
 
 
 def _of_file(path: Path) -> dict[str, tuple[Any, str]]:

@@ -124,7 +124,7 @@ CASES = {
     "config: a key almost right": Case(CONFIG, 2, "data.csv; did you mean solver.penalty?", "[solver]\npenatly = 1\n"),
     "config: no TOML": Case(CONFIG, 2, "cannot read configuration file", "[solver\n"),
     "config: other data": Case(CONFIG, 2, "the command names digits", 'dataset = "mnist"\n'),
-    "config: no file": Case("train digits --config {out}/c.toml", 2, "cannot read configuration file"),
+    "config: no file": Case("train digits --config {out}/c.toml", 66, "c.toml: no such configuration file"),
     "config: thousands of digits": Case(CONFIG, 2, "4300 digits", f"seed = {'9' * 5000}"),
     "config: deep lists": Case(CONFIG, 2, "nested too deeply", "seed = " + "[" * 50_000),
     "config: NUL in a path": Case(CONFIG, 2, "without control characters", '[resources]\nfeatures_dir = "a\\u0000b"'),
