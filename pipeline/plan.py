@@ -108,8 +108,7 @@ class Prepared:
 def prepare(config: TrainConfig, explicit: frozenset[str], reading: Reading, *, frozen: bool) -> Prepared:
     """Open the data, fill in what they decide, and plan the stages. Writes nothing.
 
-    `explicit` are the keys that the user set anew; a `frozen` configuration of a run stays as it is. `reading` is of
-    its tables.
+    `explicit` are the keys the user set; a `frozen` configuration of a run stays as it is. `reading` is of its tables.
     """
     spec, limit = source_spec(config), limit_bytes(config.resources)
     if not frozen:

@@ -22,6 +22,7 @@ from pipeline.datasets.open_data import Reading, open_data
 from pipeline.errors import ExitCode, StoppedError
 from pipeline.fit.evaluation import evaluate_model
 from pipeline.fit.fit_model import fit
+from pipeline.fit.forecast import forecast
 from pipeline.fit.preparation import build_features, compile_needed
 from pipeline.fit.workspace import Run, Workspace
 from pipeline.prediction.predictor import Predictor, load_predictor
@@ -88,8 +89,10 @@ def run_session(asked: Arguments, loaded: Loaded) -> TrainedRun | None:
     if asked.dry_run:
         prepared = _prepared(session)
         told = [*prepared.notes, *map("warning: {}".format, prepared.warnings)]
-        plan = prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())
-        print("\n".join([*map(worded, told), *plan]))
+        built = prepared.store.manifest.exists()
+        plan = prepared.plan.lines(prepared.shape, built)
+        time = forecast(prepared.config, prepared.shape, prepared.plan.workers.threads, built=built)
+        print("\n".join([*map(worded, told), *plan, time]))
         return None
     run = run or _trained(session)
     _tell(run, asked)

@@ -127,12 +127,10 @@ def _train_parser() -> argparse.ArgumentParser:
         help="continue the run in --run-dir: never (default), auto: if there is one, require",
     )
     asked = parser.add_argument_group("instead of a run, and around it")
-    asked.add_argument(
-        "--config", type=Path, metavar="FILE", help="TOML file of settings; config.toml of a run repeats it"
-    )
+    asked.add_argument("--config", type=Path, metavar="FILE", help="TOML file of settings; that of a run repeats it")
     add_set_option(asked, "any setting by its key")
     asked.add_argument("--print-config", action="store_true", help="print every value and where it came from, and stop")
-    asked.add_argument("--dry-run", action="store_true", help="print memory and disk of each stage, and stop")
+    asked.add_argument("--dry-run", action="store_true", help="print memory, disk and time, and stop")
     asked.add_argument("-q", "--quiet", action="store_true", help="print errors and warnings only")
     groups = {"most used": first}
     for key in (*FIRST, *(key for key in SETTINGS if key not in FIRST)):

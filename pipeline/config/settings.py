@@ -28,10 +28,7 @@ from storage.files import read_plain
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the settings of a TOML file as {dotted key: value}.
-
-    Raises ConfigError where it cannot be read, MissingInputError where there is none.
-    """
+    """Return a TOML file's {dotted key: value}; ConfigError where it cannot be read, MissingInputError without it."""
     try:
         nested = tomllib.loads(read_plain(path).decode())
     except RecursionError:
@@ -39,8 +36,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise MissingInputError(f"{path}: no such configuration file") from None
     except (OSError, ValueError, CorruptDataError) as error:  # all of tomllib's, and int's of thousands of digits
-        told = getattr(error, "strerror", None) or str(error)
-        reason = told.removeprefix(f"{path}: ").partition("; use sys.")[0]
+        reason = str(error).removeprefix(f"{path}: ").partition("; use sys.")[0]
         raise ConfigError(f"cannot read configuration file {path}: {reason}") from None
     return flat(nested)
 
@@ -186,8 +182,7 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
         raise ConfigError(f"dataset {dataset or named!r:.80}: {error}") from None
     if not isinstance(named, str) or absolute_path(named) != config.dataset:
         raise ConfigError(f"dataset = {named!r:.80} ({file}), but the command names {dataset}; drop one")
-    unset = TrainConfig("")
-    repeats = all(key in of_file or get(unset, key) is None for key in SETTINGS)
+    repeats = all(key in of_file or get(TrainConfig(""), key) is None for key in SETTINGS)
     if repeats and not assignments.keys().isdisjoint(_SIZES):
         of_file = {key: of_file[key] for key in of_file if key not in _SIZES}
     origins, usual = dict.fromkeys(SETTINGS, "default"), _of_mnist() if config.dataset == "mnist" else {}
