@@ -22,6 +22,7 @@ from pipeline.datasets.open_data import Reading, open_data
 from pipeline.errors import ExitCode, StoppedError
 from pipeline.fit.evaluation import evaluate_model
 from pipeline.fit.fit_model import fit
+from pipeline.fit.forecast import forecast
 from pipeline.fit.preparation import build_features
 from pipeline.fit.workspace import Run, Workspace
 from pipeline.kernels.jit import compiling
@@ -90,8 +91,10 @@ def run_session(asked: Arguments, loaded: Loaded) -> TrainedRun | None:
     if asked.dry_run:
         prepared = _prepared(session)
         told = [*prepared.notes, *map("warning: {}".format, prepared.warnings)]
-        plan = prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())
-        print("\n".join([*map(worded, told), *plan]))
+        built = prepared.store.manifest.exists()
+        plan = prepared.plan.lines(prepared.shape, built)
+        time = forecast(prepared.config, prepared.shape, prepared.plan.workers.threads, built=built)
+        print("\n".join([*map(worded, told), *plan, time]))
         return None
     run = run or _trained(session)
     _tell(run, asked)
@@ -117,7 +120,7 @@ def _prepared(session: Session) -> planning.Prepared:
     """Open the data, fill in the settings that they decide, and plan the stages within memory and disk."""
     config, is_frozen = session.config, session.stored is not None
     with MemoryMeter() as meter:  # rows that were read are split and ordered in it
-        prepared = planning.prepare(config, session.loaded.explicit, session.reading, frozen=is_frozen)
+        prepared = planning.prepare(config, session.loaded.anew, session.reading, frozen=is_frozen)
     session.reading.peak_bytes = meter.peak_bytes
     is_stored = config.resources.stores_features
     planning.check_disk(prepared.plan, session.root, prepared.store, prepared.shape, stored=is_stored)

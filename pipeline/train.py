@@ -31,7 +31,7 @@ _under_way = threading.Lock()
 
 
 def train(
-    dataset: str | PathLike[str],
+    dataset: str | PathLike[str] = "",
     *,
     run_dir: str | PathLike[str] | None = None,
     resume: str = "never",
@@ -46,7 +46,7 @@ def train(
     Parameters
     ----------
     dataset : str or path
-        Name of a data set, or path of your data.
+        Name of a data set, or path of your data. "": what the file of `config` names.
     run_dir, resume, config, quiet
         As the options of the command.
     settings : dict or None
@@ -147,6 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train(asked: Arguments) -> "TrainedRun | None":
     loaded = load(asked.dataset, asked.config, asked.assignments)
+    asked = replace(asked, dataset=asked.dataset or loaded.config.dataset)
     if asked.print_config and asked.resume == "never":
         print("\n".join(lines(loaded.config, loaded.origins)))
         return None

@@ -17,7 +17,7 @@ WORDS = "--set data.categorical=onehot --set data.missing=median --set data.grou
 OF_TESTS = {name: f"{{data}}/{case.table}.npz {case.words}" for name, case in CASES.items()}
 TRAININGS = OF_TESTS | {
     "images": f"{DIGITS} --centers 150",
-    "images-defaults-of-other-sets": f"{DIGITS} --centers 80 --set features.power=0.5 --set features.deskew=1",
+    "images-roots-of-sphog": f"{DIGITS} --centers 80 --features sphog --set features.power=0.5 --set features.deskew=1",
     "images-soft": f"{DIGITS} --centers 100 --features soft-hog --sigma2 0.25 --set features.deskew=1",
     "images-the-papers-algorithm": f"{DIGITS} --centers 60 --schedule paper",
     "images-greedy": f"{DIGITS} --centers 150 --features sphog --sigma2 auto --select greedy:30",

@@ -399,7 +399,7 @@ MEASUREMENTS = {
         CENTERS | ERROR | SECONDS,
     ),
     "moved-abalone": trainings(
-        "abalone",
+        "abalone --sigma2 2.5 --set solver.intercept=false",
         ["--centers 3000 --select greedy:30", "--centers 3000 --select greedy:30 --move-centers 100"],
         CENTERS | RMSE | SECONDS,
     ),

@@ -31,12 +31,13 @@ from storage.folder_layouts import FeatureLayout, RunLayout
 
 PAPER = Path(__file__).resolve().parents[1] / "paper" / "mnist.toml"  # what these measure, unless they say otherwise
 NOT_CONVERGED = 3  # exit code: a run like any other, and its report says so
+NO_INTERCEPT = ("--set", "solver.intercept=false")
 # Name → the data set, the flags of its features and kernel, and σ². No intercept: `least_squares` has none.
 SETTINGS = {
     "mnist": (["mnist", "--config", str(PAPER), "--sigma2", "2"], 2.0),
-    "mnist-soft-hog": (["mnist", "--set", "solver.intercept=false", "--sigma2", "0.25"], 0.25),
-    "digits": (["digits", "--sigma2", "2"], 2.0),
-    "usps": (["usps", "--features", "raw", "--sigma2", "64"], 64.0),
+    "mnist-soft-hog": (["mnist", *NO_INTERCEPT, "--sigma2", "0.25"], 0.25),
+    "digits": (["digits", "--features", "sphog", *NO_INTERCEPT, "--sigma2", "2"], 2.0),
+    "usps": (["usps", "--features", "raw", *NO_INTERCEPT, "--sigma2", "64"], 64.0),
 }
 BLOCK_ROWS, HOLD_OUT = 2048, 0.1
 

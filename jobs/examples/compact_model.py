@@ -23,7 +23,7 @@ os.chdir(folder)  # runs and features go to ./runs
 # %% 899 digits, of which 800 are candidates. The greedy choice has no penalty: it takes and drops centers by how much
 # each lowers the squared error, until 100 are left.
 
-data = ["digits", "--set", "data.test_fraction=0.5"]
+data = ["digits", "--features", "sphog", "--set", "data.test_fraction=0.5"]
 settings = ["--centers", "800", "--sigma2", "2", "--select", "greedy:100"]
 assert train([*data, *settings, "--run-dir", "runs/greedy", "-q"]) == 0
 

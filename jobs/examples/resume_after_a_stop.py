@@ -27,8 +27,8 @@ os.chdir(folder)  # runs and features go to ./runs
 
 # %% A run with solves of some seconds, by the paper's schedule and to a tight gap.
 
-settings = ["digits", "--sigma2", "8", "--penalty", "0.001", "--schedule", "uniform"]
-settings += ["--tol", "1e-5", "--checkpoint-every", "0.2s", "-q"]
+settings = ["digits", "--features", "sphog", "--sigma2", "8", "--penalty", "0.001", "--schedule", "uniform"]
+settings += ["--centers", "500", "--tol", "1e-5", "--checkpoint-every", "0.2s", "-q"]
 
 # %% In a process of its own, so that it can be stopped as Ctrl-C or a batch system would.
 

@@ -33,7 +33,7 @@ from storage.folder_layouts import RunLayout
 PAPER_WAY = ("--schedule", "paper")
 CERTIFIED = ("--tol", "1e-4")
 METHODS = ("SLKL", "SLKL, certified", "SLKL, refitted")
-MNIST = Path(__file__).with_name("mnist.toml")  # the paper's settings, which the named run goes beyond
+ROOT, SETTINGS = Path(__file__).resolve().parents[2], "jobs/paper/{}.toml"  # of a data set by name: the paper's
 NOT_CONVERGED = 3  # an exit code of a run like any other: the paper's rule does not look at the gap
 
 
@@ -84,7 +84,7 @@ def trained(asked: argparse.Namespace, dataset: str, *arguments: str, store: boo
 
     Of a finished run the folder is removed: the statistics of hundreds of them would fill a disk.
     """
-    words = [dataset, *(["--config", f"jobs/paper/{MNIST.name}"] if dataset == "mnist" else []), *arguments]
+    words = [dataset, *_settings_of(dataset), *arguments]
     name = f"{Path(dataset).stem}-{hashlib.sha256(' '.join(words).encode()).hexdigest()[:12]}"
     kept = asked.out / "runs" / f"{name}.json"
     if kept.exists():
@@ -93,8 +93,7 @@ def trained(asked: argparse.Namespace, dataset: str, *arguments: str, store: boo
     more = ["--features-dir", str(asked.out / "features")] if store else ["--features-dir", "none"]
     more += [] if store else ["--scheduler", "serial"]
     folder = asked.out / "runs" / name
-    here = [word.replace(f"jobs/paper/{MNIST.name}", str(MNIST)) for word in words]
-    code = train([*here, *more, "--run-dir", str(folder), "--resume", "auto", "-q"])
+    code = train([*_from_here(words), *more, "--run-dir", str(folder), "--resume", "auto", "-q"])
     if code not in (0, NOT_CONVERGED):
         raise SystemExit(code)
     layout = RunLayout(folder)
@@ -108,6 +107,17 @@ def trained(asked: argparse.Namespace, dataset: str, *arguments: str, store: boo
     write_json(kept, asdict(found))
     shutil.rmtree(folder)
     return found
+
+
+def _settings_of(dataset: str) -> list[str]:
+    """Return the words that give a data set by name the paper's settings; none for a path."""
+    file = SETTINGS.format(dataset)
+    return ["--config", file] if dataset.isalnum() and (ROOT / file).exists() else []
+
+
+def _from_here(words: Sequence[str]) -> list[str]:
+    """Return words of a command in the checkout as they are in any folder."""
+    return [str(ROOT / word) if word.startswith("jobs/paper/") else word for word in words]
 
 
 def all_ways(
@@ -135,8 +145,8 @@ class Split:
 
 def split_of(dataset: str, *arguments: str) -> Split:
     """Return the split that a run of the same arguments sees, for the baselines."""
-    typed = parse([dataset, *arguments])
-    config = load(dataset, None, typed.assignments).config
+    typed = parse(_from_here([dataset, *_settings_of(dataset), *arguments]))
+    config = load(dataset, typed.config, typed.assignments).config
     spec = source_spec(config)
     request = request_of(fill_in_features(config, open_data(spec)), spec)
     shape = describe(request)

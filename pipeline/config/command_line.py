@@ -17,7 +17,7 @@ from pipeline.errors import ConfigError
 DATASETS = """\
 DATASET is mnist, usps, digits, boston, abalone, sinc, or the path of your data: a folder of pictures with a folder for
 each class, a folder in MNIST's IDX layout, a .npz or .zarr, or a table: .csv, .tsv, .parquet.
-Settings come from: defaults < jobs/DATASET.toml < --config < flags and --set.
+Settings come from: defaults < jobs/mnist.toml (for mnist) < --config < flags and --set.
 Exit codes: 0 done, 3 tolerance not reached, 2 usage, 65 bad data, 66 missing input, 69 unavailable, 71 out of memory,
 73 cannot create or locked, 75 stopped and resumable, 78 other settings than the run has."""
 
@@ -26,6 +26,7 @@ Exit codes: 0 done, 3 tolerance not reached, 2 usage, 65 bad data, 66 missing in
 class Arguments:
     """What a run is asked for, in a command or in Python: its dataset, settings, and what is no setting.
 
+    dataset : a name or a path, "" for what the configuration file names
     assignments : settings by key: the value, or its text, and where it came from
     command : what was typed or called
     names : what settings are called by who asks, see `config.settings`
@@ -115,7 +116,8 @@ def parse(argv: Sequence[str] | None) -> Arguments:
 def _train_parser() -> argparse.ArgumentParser:
     usage = f"{program('train')} DATASET [options]"
     parser = command_parser("train", "Train a sparse, certified kernel machine.", DATASETS, usage)
-    parser.add_argument("dataset", metavar="DATASET", help="what to train on, see below")
+    told = "what to train on, see below (default: what the file of --config names)"
+    parser.add_argument("dataset", metavar="DATASET", nargs="?", default="", help=told)
     first = parser.add_argument_group("most used")
     first.add_argument("--run-dir", type=Path, metavar="DIR", help="folder of the run (default: a new one in runs/)")
     first.add_argument(
@@ -125,10 +127,10 @@ def _train_parser() -> argparse.ArgumentParser:
         help="continue the run in --run-dir: never (default), auto: if there is one, require",
     )
     asked = parser.add_argument_group("instead of a run, and around it")
-    asked.add_argument("--config", type=Path, metavar="FILE", help="TOML file of settings")
+    asked.add_argument("--config", type=Path, metavar="FILE", help="TOML file of settings; that of a run repeats it")
     add_set_option(asked, "any setting by its key")
     asked.add_argument("--print-config", action="store_true", help="print every value and where it came from, and stop")
-    asked.add_argument("--dry-run", action="store_true", help="print memory and disk of each stage, and stop")
+    asked.add_argument("--dry-run", action="store_true", help="print memory, disk and time, and stop")
     asked.add_argument("-q", "--quiet", action="store_true", help="print errors and warnings only")
     groups = {"most used": first}
     for key in (*FIRST, *(key for key in SETTINGS if key not in FIRST)):

@@ -1,4 +1,4 @@
-"""The configuration of a run, filled from defaults < jobs/<name>.toml < --config < flags, and as a run freezes it.
+"""The configuration of a run, from defaults < jobs/mnist.toml (of MNIST) < --config < flags, and as a run freezes it.
 
 Every way in which a TOML file is malformed is one error. Messages name a setting by its key, in backticks, with a value
 or without: `centers.count`, `kernel.sigma2=auto`, and so the options `run_dir` and `resume`. Whoever shows a message
@@ -20,6 +20,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from features.errors import MissingInputError
 from pipeline.config.train_config import DATASETS, PLAIN, TrainConfig, is_address, is_plain, text
 from pipeline.errors import ConfigError, ConfigMismatchError
 from storage.errors import CorruptDataError
@@ -27,11 +28,13 @@ from storage.files import read_plain
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the settings of a TOML file as {dotted key: value}; ConfigError where it cannot be read."""
+    """Return a TOML file's {dotted key: value}; ConfigError where it cannot be read, MissingInputError without it."""
     try:
         nested = tomllib.loads(read_plain(path).decode())
     except RecursionError:
         raise ConfigError(f"cannot read configuration file {path}: it is nested too deeply") from None
+    except FileNotFoundError:
+        raise MissingInputError(f"{path}: no such configuration file") from None
     except (OSError, ValueError, CorruptDataError) as error:  # all of tomllib's, and int's of thousands of digits
         reason = str(error).removeprefix(f"{path}: ").partition("; use sys.")[0]
         raise ConfigError(f"cannot read configuration file {path}: {reason}") from None
@@ -83,6 +86,7 @@ PARAMETERS = ARGUMENTS | {
     "seed": "random_state",
     "solver.intercept": "fit_intercept",
 }
+_SIZES = ("centers.count", "centers.budget", "centers.working_set")  # A run has them all: two of them say how many.
 _NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_0-9]+)?)(?:=([^`]*))?`")
 
 
@@ -144,39 +148,48 @@ def parse_value(key: str, value: Any, origin: str) -> Any:
     raise ConfigError(f"`{key}` {reason}; found {found}")
 
 
-def named_run(dataset: str) -> Path | None:
-    """Return the file of a named run (jobs/<name>.toml of the checkout, or the wheel's copy), if there is one."""
-    here = Path(__file__).resolve().parents[1]
-    for folder in (here.parent / "jobs", here / "named_runs"):
-        if dataset.replace("-", "").replace("_", "").isalnum() and (folder / f"{dataset}.toml").is_file():
-            return folder / f"{dataset}.toml"
-    return None
+def _of_mnist() -> dict[str, tuple[Any, str]]:
+    """Return the settings of jobs/mnist.toml, of which a wheel has a copy beside this module."""
+    here = Path(__file__).resolve().parent
+    files = (here.parents[1] / "jobs" / "mnist.toml", here / "mnist.toml")
+    return _of_file(next(filter(Path.is_file, files)))
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration, where every value came from, and which keys the user set for this command."""
+    """A configuration, where every value came from, and which keys the user set for this command.
+
+    anew : those keys, but for what only repeats a run: its file has every setting, asked for or not
+    """
 
     config: TrainConfig
     origins: Mapping[str, str]
     explicit: frozenset[str]
+    anew: frozenset[str]
 
 
 def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple[Any, str]]) -> Loaded:
-    """Return the configuration: defaults < named run < configuration file < assignments, of (text or value, origin)."""
+    """Return the configuration: defaults < of MNIST < configuration file < assignments, of (text or value, origin).
+
+    A dataset of "" is that of the file. Of the file of a run the number of candidates goes where another is asked for.
+    """
+    of_file = {} if config_file is None else _of_file(config_file)
+    named, file = of_file.pop("dataset", (dataset, ""))
+    if not (dataset or named):
+        raise ConfigError("no data are named: give DATASET, or a configuration file that has `dataset`")
     try:
-        config = TrainConfig(dataset=text(absolute_path(text(dataset))))
+        config = TrainConfig(dataset=text(absolute_path(text(dataset or named))))
     except ValueError as error:
-        raise ConfigError(f"dataset {dataset!r:.80}: {error}") from None
-    origins, named = dict.fromkeys(SETTINGS, "default"), named_run(dataset)
-    usual = [] if named is None else [*_of_file(named).items()]
-    typed = [*({} if config_file is None else _of_file(config_file)).items(), *assignments.items()]
-    for key, (value, origin) in usual + typed:
-        if key != "dataset":
-            config = with_value(config, key, parse_value(key, value, origin))
-            origins[key] = origin
-        elif not isinstance(value, str) or absolute_path(value) != config.dataset:
-            raise ConfigError(f"dataset = {value!r:.80} ({origin}), but the command names {dataset}; drop one")
+        raise ConfigError(f"dataset {dataset or named!r:.80}: {error}") from None
+    if not isinstance(named, str) or absolute_path(named) != config.dataset:
+        raise ConfigError(f"dataset = {named!r:.80} ({file}), but the command names {dataset}; drop one")
+    repeats = all(key in of_file or get(TrainConfig(""), key) is None for key in SETTINGS)
+    if repeats and not assignments.keys().isdisjoint(_SIZES):
+        of_file = {key: of_file[key] for key in of_file if key not in _SIZES}
+    origins, usual = dict.fromkeys(SETTINGS, "default"), _of_mnist() if config.dataset == "mnist" else {}
+    for key, (value, origin) in [*usual.items(), *of_file.items(), *assignments.items()]:
+        config = with_value(config, key, parse_value(key, value, origin))
+        origins[key] = origin
     for key in ("data.test", "resources.features_dir"):
         value = get(config, key)
         if value not in (None, "none"):
@@ -185,7 +198,8 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
             if not is_plain(path):
                 raise ConfigError(f"{path!r} ({key}): {PLAIN}; rename the folder")
             config = with_value(config, key, path)
-    return Loaded(config, origins, frozenset(key for key, _ in typed if key != "dataset"))
+    explicit = frozenset([*of_file, *assignments])
+    return Loaded(config, origins, explicit, frozenset(assignments) if repeats else explicit)
 
 
 def _of_file(path: Path) -> dict[str, tuple[Any, str]]:

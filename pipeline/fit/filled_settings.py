@@ -79,6 +79,7 @@ def fill_in(
 ) -> tuple[TrainConfig, list[str]]:
     """Fill in what the data decide: penalty, width, scales, number of centers; return notes for the user."""
     config, raw = asked, asked.features.name == "raw"
+    chosen = asked.solver.penalty is not None or "solver.refit" in explicit
     if config.kernel.name == AUTO_KERNEL:  # which chooses the width as well
         learns = "learned" if config.kernel.sigma2 is None and raw else "none"
         config = _with_defaults(config, {"kernel.sigma2": "auto", "kernel.scale": learns})
@@ -87,7 +88,6 @@ def fill_in(
     else:
         defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": _image_width(config), "kernel.scale": "none"}
         config = _with_defaults(config, defaults)
-        chosen = explicit & {"solver.penalty", "solver.refit"}
         if config.solver.is_penalised and config.statistics.hold_out and not chosen:
             config = with_value(config, "solver.refit", "ridge")  # fewer errors (docs/problem.md)
     config = _with_defaults(config, {"kernel.name": "gaussian"})
@@ -262,7 +262,7 @@ def refuse(faults: Iterator[str]) -> None:
 
 def without_effect(config: TrainConfig, explicit: frozenset[str]) -> Iterator[str]:
     """Yield what is said of settings that were asked for and would have no effect on data that are there."""
-    solver, path = config.solver, Path(config.dataset)
+    solver, path, usual = config.solver, Path(config.dataset), TrainConfig("")
     kind = path.suffix
     if config.dataset not in NAMED and not path.exists():
         return
@@ -279,7 +279,7 @@ def without_effect(config: TrainConfig, explicit: frozenset[str]) -> Iterator[st
         "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
     }
     for key in sorted(explicit & unused.keys()):
-        if unused[key]:
+        if unused[key] and get(config, key) != get(usual, key):
             yield f"`{key}` has no effect on {config.dataset}; leave it out"
     if not solver.selects and solver.penalty != NO_PENALTY:
         return

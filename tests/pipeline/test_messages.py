@@ -61,12 +61,12 @@ WEIGHTED = TRAIN + " --set data.weights=w"
 MOVE = "--centers 50 --move-centers 3"
 # Settings of a training on digits that make no sense together.
 TOGETHER = {
-    "--select greedy:501": "there are 500 candidates",
+    "--select greedy:1001": "there are 1000 candidates",
     "--select greedy:9 --penalty 1": "--penalty 1.0 has no effect",
     "--select greedy:9 --refit none": "--refit none has no effect",
     "--select greedy:9 --schedule uniform": "--schedule uniform has no effect",
     "--select greedy:9 --set statistics.hold_out=0": "needs held-out rows",
-    "--select greedy:300 --set centers.working_set=400": "needs the Gram of all 500 candidates",
+    "--select greedy:300 --set centers.working_set=400": "needs the Gram of all 1000 candidates",
     "--penalty auto --set centers.working_set=400": "--penalty auto needs the Gram of all candidates",
     "--sigma2 auto --set statistics.hold_out=0": "--sigma2 auto needs held-out rows",
     "--scale metric": "for at most 200 features, there are",
@@ -124,7 +124,7 @@ CASES = {
     "config: a key almost right": Case(CONFIG, 2, "data.csv; did you mean solver.penalty?", "[solver]\npenatly = 1\n"),
     "config: no TOML": Case(CONFIG, 2, "cannot read configuration file", "[solver\n"),
     "config: other data": Case(CONFIG, 2, "the command names digits", 'dataset = "mnist"\n'),
-    "config: no file": Case("train digits --config {out}/c.toml", 2, "cannot read configuration file"),
+    "config: no file": Case("train digits --config {out}/c.toml", 66, "c.toml: no such configuration file"),
     "config: thousands of digits": Case(CONFIG, 2, "4300 digits", f"seed = {'9' * 5000}"),
     "config: deep lists": Case(CONFIG, 2, "nested too deeply", "seed = " + "[" * 50_000),
     "config: NUL in a path": Case(CONFIG, 2, "without control characters", '[resources]\nfeatures_dir = "a\\u0000b"'),

@@ -57,7 +57,7 @@ def test_model_files_hold_no_path_or_host(images):
     (content,) = model_bytes(images).values()
     assert str(images.parent).encode() not in content
     words = re.findall(r"\w+", json.dumps(load(images / "model" / "model.npz").facts))
-    assert "sphog" in words
+    assert "hog" in words
     assert socket.gethostname() not in words
 
 
