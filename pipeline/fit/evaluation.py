@@ -87,7 +87,7 @@ def _scored(run: Run, digest: str) -> dict[str, Any]:
 def _keep_predictions(run: Run, piece: Rows, of_rows: Arrays) -> None:
     """Write the predictions of the test part, of many rows some, to six digits: a report needs no data then."""
     model, rows = load_model(run.layout.model), of_rows["row"]
-    numbers = rows if piece.numbers is None else np.asarray(piece.numbers)[rows]
+    numbers = rows if piece.numbers is None else piece.numbers[rows]
     files = {} if piece.names is None else {"file": np.asarray(piece.names[rows]).tolist()}
     labels, truth = model.labels_of(of_rows["decision"]).tolist(), of_rows["truth"].tolist()
     if model.labels:  # in all their digits

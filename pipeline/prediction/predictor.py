@@ -122,7 +122,7 @@ class Predictor:
 def centers_told(predictor: Predictor) -> dict[str, NDArray[Any]]:
     """Return what people call the centers, (m,): files, or rows of the data as given; and `_label`: labels or targets.
 
-    Of a model without its run only "", their rows in the training part. Raises ConfigError where the centers have
+    A deformed copy is called as its image. Of a model without its run only "", rows of the training part. Raises ConfigError where the centers have
     moved, and what `open_examples` raises of the data of the run.
     """
     index = predictor.model.center_index
@@ -131,7 +131,7 @@ def centers_told(predictor: Predictor) -> dict[str, NDArray[Any]]:
     if predictor.config is None:
         return {"": index}
     (piece,) = open_examples(ExampleRequest(None, labelled=True, part="train"), predictor).pieces
-    numbers = index if piece.numbers is None else np.asarray(piece.numbers)[index]
+    numbers = index if piece.numbers is None else piece.numbers[index]
     names = numbers if piece.names is None else np.array(piece.names[index].tolist())
     return {"": names, "_label": np.asarray(piece.y[index])}
 

@@ -208,7 +208,7 @@ def _mistakes(predictor: Predictor, kept: Kept, test: Examples | None) -> dict[s
     ]
     if test is not None and shown:
         piece = test.pieces[0]
-        numbers = np.arange(len(piece)) if piece.numbers is None else np.asarray(piece.numbers)
+        numbers = np.arange(len(piece)) if piece.numbers is None else piece.numbers[:]
         rows = np.argsort(numbers)[np.searchsorted(np.sort(numbers), kept.rows[worst])]
         of_worst = _explained(predictor, test, rows, truth[worst], found[worst])
         shown = [one | _told(piece, row, LARGE_SIDE) | why for one, row, why in zip(shown, rows, of_worst, strict=True)]
