@@ -387,3 +387,17 @@ def test_the_curve_has_the_area_that_is_told_where_rows_have_weights(tmp_path):
     decided = [found[name] for name in ("truth", "decision")]
     assert report_of(run)["roc_auc"] == pytest.approx(roc_auc_score(*decided, sample_weight=found["weight"]), abs=1e-9)
     assert abs(report_of(run)["roc_auc"] - roc_auc_score(*decided)) > 0.001, "else this test shows nothing"
+
+
+def test_only_centers_that_speak_for_a_class_are_shown_for_it(tmp_path):
+    """Of two centers, each speaks for one of two classes wherever a row is."""
+    y = (X[:, 0] + 3 * np.random.default_rng(0).normal(size=len(X)) > 0).astype(int)
+    np.savez(data := tmp_path / "data.npz", X=X, y=y)
+    run = train_beside(tmp_path, "run", data, "--centers", "40", "--select", "greedy:2")
+    weights = load_model(run / "model").weights
+    assert weights.min() < 0 < weights.max(), "else this test shows nothing"
+    why = [one for one in texts(page_of(run, tmp_path / "page.html"), "td") if " % for " in one]
+    assert len(why) == report_of(run)["n_errors"] > 0
+    assert all(
+        re.fullmatch(r"row \d+: [01], \+[\d.]+ % for [01]; row \d+: [01], \+[\d.]+ % for [01]", one) for one in why
+    )
