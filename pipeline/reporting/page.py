@@ -372,7 +372,8 @@ def _even_ticks(low: float, high: float) -> list[tuple[float, str]]:
     unit = 10 ** math.floor(math.log10(raw))
     step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [(k * step, f"{k * step:.6g}") for k in range(first, last + 1)]
+    digits = max(6, 1 + math.ceil(math.log10(max(abs(low), abs(high), step) / step)))  # that tell ticks apart
+    return [(k * step, f"{k * step:.{digits}g}") for k in range(first, last + 1)]
 
 
 def plot(lines: Lines, x: Axis, y: Axis, dots: str | None = None) -> Figure | None:

@@ -355,7 +355,11 @@ def test_residuals_of_targets_far_from_zero_are_told_in_their_digits(tmp_path):
     found = pandas.read_csv(run / "predictions.csv")
     rmse = np.sqrt(np.mean((found["truth"] - found["label"]) ** 2))
     assert rmse == pytest.approx(report_of(run)["rmse"], rel=1e-6)
-    rows = [[*row.iter("td")] for row in page_of(run, tmp_path / "page.html").iter("tr")]
+    page = page_of(run, tmp_path / "page.html")
+    ticks = [float(one) for one in texts(page, "text") if "e+09" in one]
+    assert len(ticks) >= 6
+    assert np.ptp(ticks) == pytest.approx(200, rel=0.3), "ticks differ"
+    rows = [[*row.iter("td")] for row in page.iter("tr")]
     told = [[cell.text or "" for cell in row] for row in rows if len(row) == 5 and "row" in (row[4].text or "")]
     assert len(told) == 40
     for row, truth, predicted, off, why in told:
