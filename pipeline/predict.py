@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,8 @@ their test part (--part); all else is taken whole. Images (n, H, W) and flat row
 Files have the columns row, label, and decision, or decision_CLASS for each class; of pictures also
 file, their names. --probabilities adds columns probability_CLASS. --explain 3 adds for each of the three centers that
 speak most for the prediction center_1, its training row (or file), and where MODEL is a run with its data
-center_1_label; and center_1_share, its part of the absolute values that all centers add.
+center_1_label; and center_1_share, its part of the absolute values that all centers add. Where center_total, the sum of
+the parts of all centers, is near 0, they cancel, and no few of them explain the prediction.
 --interval 0.9 adds lower and upper of a number, --labels 0.95 set_CLASS, 1 for the labels in the set and 0 for others:
 of new rows like the training rows, at least that share lies between the bounds, or has its label in the set.
 Exit codes: 0 done, 2 usage, 65 bad data or a damaged model, 66 missing input, 69 unavailable, 73 cannot create,
@@ -86,39 +88,42 @@ def _predict(arguments: argparse.Namespace) -> None:
         check_output(out, replace=arguments.force)
     predictor = prediction.load_predictor(arguments.model)
     model = predictor.model
-    made: list[tuple[Sequence[str], Callable[..., Any]]] = [(model.decision_names(), lambda decision: decision)]
+    made: list[tuple[Sequence[str], type, Callable[..., Any]]] = []  # columns beside the decision values
     if arguments.probabilities:
-        made.append((model.probability_names(), model.probabilities_of))
+        made.append((model.probability_names(), float, model.probabilities_of))
     if arguments.interval is not None:
-        made.append((("lower", "upper"), partial(model.intervals_of, level=arguments.interval)))
+        made.append((("lower", "upper"), float, partial(model.intervals_of, level=arguments.interval)))
     if arguments.labels is not None:
         sets = [f"set_{label}" for label in model.labels]
-        made.append((sets, partial(model.sets_of, level=arguments.labels)))
-    for _, of_decision in made:  # which refuse what the model does not support, before anything is written
+        made.append((sets, int, partial(model.sets_of, level=arguments.labels)))
+    for _, _, of_decision in made:  # which refuse what the model does not support, before anything is written
         of_decision(np.empty((0, len(model.intercept))))
     if arguments.explain is not None and arguments.explain < 1:
         raise UsageError(f"--explain {arguments.explain}: must be above 0")
     n_explained = min(arguments.explain or 0, model.n_centers)
-    of_centers = prediction.centers_told(predictor) if n_explained else {}
-    others = {
+    of_centers = prediction.centers_told(predictor) if arguments.explain else {}
+    others = {name: np.dtype(kind) for names, kind, _ in made for name in names}
+    others |= {
         f"center_{k + 1}{kind}": values.dtype
         for k in range(n_explained)
         for kind, values in {**of_centers, "_share": model.weights}.items()
     }
+    others |= {"center_total": model.weights.dtype} if n_explained else {}
     first, *more = arguments.data
     asked = prediction.ExampleRequest(first, False, tuple(more), arguments.part, arguments.target, dict(arguments.set))
     examples = prediction.open_examples(asked, predictor)
-    names, started, n_far, n_at_limit = [name for names, _ in made for name in names], time.perf_counter(), 0, 0
+    names, started, counts = model.decision_names(), time.perf_counter(), Counter[str]()
 
     def write_all(write: "Write") -> None:
-        nonlocal n_far, n_at_limit
         for block in prediction.predictions(model, examples, n_explained):
             if out is None and isinstance(sys.stdout, Console) and sys.stdout.lost:  # the reader has seen enough
                 return
-            values = [of_decision(block.decision) for _, of_decision in made]
-            why = [] if block.explained is None else _why(block.explained, of_centers)
-            write(model.labels_of(block.decision), *values, others=why)
-            n_far, n_at_limit = n_far + block.n_far, n_at_limit + block.n_at_limit
+            columns = [column.astype(kind) for _, kind, of in made for column in of(block.decision).T]
+            if block.explained is not None:
+                columns += [*_why(block.explained, of_centers), block.explained.total]
+                counts.update(n_cancelled=block.explained.n_cancelled)
+            write(model.labels_of(block.decision), block.decision, others=columns)
+            counts.update(n_far=block.n_far, n_at_limit=block.n_at_limit)
 
     files, regression = examples.file_names, model.task == "regression"
     if out is None:
@@ -129,12 +134,12 @@ def _predict(arguments: argparse.Namespace) -> None:
         with stopping.current().working(), file as write:
             write_all(write)
             stopping.check()
-    for line in prediction.warnings_of(model, examples, n_far):
+    for line in prediction.warnings_of(model, examples, counts["n_far"], counts["n_cancelled"]):
         print(f"warning: {line}", file=sys.stderr)
     seconds = time.perf_counter() - started
     part = f", {examples.part}" if examples.part else ""
     if out is not None and not arguments.quiet:
-        limits = limit_words({"n_at_limit": n_at_limit})
+        limits = limit_words(counts)
         print(f"{out}: {counted(examples.n_rows, 'row')} of {examples.name}{part}{limits}; {seconds:.2f} s")
 
 

@@ -21,8 +21,7 @@ from storage.zarr_arrays import chunk_rows_for
 
 SUFFIXES = (".csv", ".parquet")
 
-# Takes the next labels (rows,), their decision values (rows, T) f8 and, where wanted, probabilities (rows, K) f8; as
-# `others` the values (rows,) of the other columns.
+# Takes the next labels (rows,), their decision values (rows, T) f8, and as `others` the values (rows,) of the others.
 Write = Callable[..., None]
 NO_OTHERS: Mapping[str, np.dtype[Any]] = {}
 
@@ -118,7 +117,7 @@ def _parquet_writer(
 
     # What the footer says of a group, 2 kB for each column, stays in memory until the end. A group of at least 8√n of n
     # rows keeps both small where columns are many. Dictionaries and bounds of distinct numbers are of no use.
-    size = max(chunk_rows_for(8 * len(names), n_rows), 8 * math.isqrt(n_rows))
+    size = max(chunk_rows_for(8 * (len(names) + len(others)), n_rows), 8 * math.isqrt(n_rows))
     options = {"use_dictionary": ["label"], "write_statistics": ["row", "label"]}
     waiting: list[Any] = []  # tables, until they fill a group
     start = 0

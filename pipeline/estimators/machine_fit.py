@@ -401,7 +401,10 @@ def explanations_of(machine: Any, X: Any, n: int) -> tuple[NDArray[np.int64], ND
     if not isinstance(n, Integral) or n < 1:
         raise ValueError(f"n must be a whole number above 0; found {n!r}")
     found = [explained for _, explained in _decided(machine, X, int(n)) if explained is not None]
-    centers, added, _ = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    if not (m := machine._model.n_centers):
+        raise ValueError("no explanations: the model is a constant, it has no centers")
+    of_no_rows = machine._model.explained(np.empty((0, m)), np.empty(0, np.int64), int(n))
+    centers, added, *_ = (np.concatenate(arrays) for arrays in zip(of_no_rows, *found, strict=True))
     return machine.center_index_[centers], added
 
 

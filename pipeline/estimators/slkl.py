@@ -77,7 +77,8 @@ class KernelMachine(BaseEstimator):
 
         Both are (rows of X, n), with n at most the number of centers: rows of the X of `fit`, as in `center_index_`,
         and what each adds to the decision value of the predicted label, the largest first, or to the predicted number,
-        the largest in absolute value first. All centers and the intercept add up to it. Raises ValueError.
+        the largest in absolute value first. All centers and the intercept add up to it. Of weights that
+        cancel, as in wide kernels, few centers explain little. Raises ValueError, also for a model without centers.
         """
         from pipeline.estimators.machine_fit import explanations_of  # slow to import
 

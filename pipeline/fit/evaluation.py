@@ -35,13 +35,7 @@ SCORES = "scores"
 PENALISED, PREFIXES = "penalised.", "prefixes"  # names of sums beside those of the model
 KEPT, KEPT_NAMES = "kept.", ("row", "decision", "truth", "weights")  # of rows, which are no sums
 KEPT_BYTES = 100  # of each value that is kept: in arrays, and as text
-ERROR_SUMS = (
-    "wrong",
-    "n_wrong",
-    "squared_error",
-    "absolute_error",
-    "at_limit",
-)  # sums that depend on what is predicted
+ERROR_SUMS = ("wrong", "n_wrong", "squared_error", "absolute_error", "at_limit")  # that depend on what is predicted
 
 
 def evaluate_model(run: Run) -> dict[str, Any]:
@@ -85,17 +79,17 @@ def _scored(run: Run, digest: str) -> dict[str, Any]:
 
 
 def _keep_predictions(run: Run, piece: Rows, of_rows: Arrays) -> None:
-    """Write the predictions of the test part, of many rows some, to six digits: a report needs no data then."""
+    """Write the predictions of the test part, of many rows some, in all digits: a report needs no data then."""
     model, rows = load_model(run.layout.model), of_rows["row"]
-    numbers = rows if piece.numbers is None else np.asarray(piece.numbers)[rows]
+    numbers = rows if piece.numbers is None else piece.numbers[rows]
     files = {} if piece.names is None else {"file": np.asarray(piece.names[rows]).tolist()}
     labels, truth = model.labels_of(of_rows["decision"]).tolist(), of_rows["truth"].tolist()
-    if model.labels:  # in all their digits
+    if model.labels:
         labels, truth = [*map(str, labels)], [str(model.labels[k]) for k in truth]
     decision = dict(zip(model.decision_names(), of_rows["decision"].T.tolist(), strict=True))
-    columns = {"row": numbers.tolist(), **files, "truth": truth, "label": labels, **decision}
-    of_columns = ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in of] for of in columns.values())
-    write_file(run.layout.predictions, csv_text([columns, *zip(*of_columns, strict=True)]).encode())
+    counts = {} if piece.weights is None else {"weight": of_rows["weights"].tolist()}
+    columns = {"row": numbers.tolist(), **files, "truth": truth, "label": labels, **decision, **counts}
+    write_file(run.layout.predictions, csv_text([columns, *zip(*columns.values(), strict=True)]).encode())
 
 
 def test_needs(run: RunSize) -> Needs:

@@ -5,6 +5,7 @@ Scores of rows that weights were not fitted to say how far a truth may be off: o
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -26,14 +27,15 @@ class Conformal:
 
     def quantile(self, level: float) -> float:
         """Return the score that new rows exceed with a probability of 1 - level at most. Raises ConfigError."""
-        if not 0 < level < 1:
-            raise ConfigError(f"a level of {level:g} must be between 0 and 1")
+        if not isinstance(level, Real) or not 0 < level < 1:
+            raise ConfigError(f"a level must be a number between 0 and 1; found {level!r}")
+        if _place(level) > STEPS - 2:
+            raise ConfigError(f"no level of {level:g}: the highest level is {1 - 1 / STEPS:g}")
         if not self.allows(level):
-            n, most = f"{self.n_units:.3g} rows or groups that weights were not fitted to", len(self.quantiles) / STEPS
-            needed = f"{math.ceil(level / (1 - level) - ROUNDING)} are needed"
-            raise ConfigError(
-                f"no level of {level:g}: {n} support levels up to {most:g}, and {needed}; train with more"
-            )
+            n, most = int(self.n_units + ROUNDING), len(self.quantiles) / STEPS
+            fault = f"{n} rows or groups that weights were not fitted to support levels up to {most:g}"
+            needed = math.ceil(level / (1 - level) - ROUNDING)
+            raise ConfigError(f"no level of {level:g}: {fault}, and {needed} are needed; train with more")
         return self.quantiles[_place(level)]
 
     def allows(self, level: float) -> bool:

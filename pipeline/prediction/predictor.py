@@ -41,7 +41,7 @@ from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
 from pipeline.prediction.ranking import NO_RANKING, kept_rows, kept_share, ranking_numbers
 from pipeline.prediction.scores import Sums, add_sums, score_numbers, score_sums
-from pipeline.prediction.trained_model import FAR_VALUE, Explained, SparseKernelModel, load_model
+from pipeline.prediction.trained_model import CANCELLED, FAR_VALUE, Explained, SparseKernelModel, load_model
 from pipeline.runtime import run_folder, stopping
 from storage.errors import UnavailableStoreError
 from storage.folder_layouts import MODEL_NAME, RunLayout
@@ -122,16 +122,18 @@ class Predictor:
 def centers_told(predictor: Predictor) -> dict[str, NDArray[Any]]:
     """Return what people call the centers, (m,): files, or rows of the data as given; and `_label`: labels or targets.
 
-    Of a model without its run only "", their rows in the training part. Raises ConfigError where the centers have
-    moved, and what `open_examples` raises of the data of the run.
+    A deformed copy is called as its image. Of a model without its run only "", rows of the training part. Raises
+    ConfigError where centers have moved or there are none, and what `open_examples` raises of the data of the run.
     """
     index = predictor.model.center_index
+    if not len(index):
+        raise ConfigError("--explain: the model is a constant, it has no centers")
     if (index < 0).any():
         raise ConfigError("--explain: the centers of the model were moved, and are no training rows any more")
     if predictor.config is None:
         return {"": index}
     (piece,) = open_examples(ExampleRequest(None, labelled=True, part="train"), predictor).pieces
-    numbers = index if piece.numbers is None else np.asarray(piece.numbers)[index]
+    numbers = index if piece.numbers is None else piece.numbers[index]
     names = numbers if piece.names is None else np.array(piece.names[index].tolist())
     return {"": names, "_label": np.asarray(piece.y[index])}
 
@@ -432,9 +434,14 @@ def features_of(
         raise DataError(f"{name}: {error}") from None
 
 
-def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int) -> list[str]:
-    """Return what a user should know of the rows that were read, of which so many are far from every center."""
+def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int, n_cancelled: int = 0) -> list[str]:
+    """Return what a user should know of the rows: so many are far from every center, in so many centers cancel."""
     told, n_rows = [*examples.notes, *unknown_words(examples.unknown)], examples.n_rows
+    if 2 * n_cancelled > n_rows:
+        fault = (
+            f"in {n_cancelled} of {n_rows} rows less than {CANCELLED:g} of what centers add is left when it is summed"
+        )
+        told.append(f"{fault} (center_total): the centers named explain little")
     if 2 * n_far <= n_rows:
         return told
     value = "the intercept" if model.intercept.any() else "0, there is no intercept"

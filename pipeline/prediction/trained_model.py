@@ -25,7 +25,7 @@ from features.targets import class_array, labels_from_decision
 from pipeline.datasets.feature_rows import seen
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
-from pipeline.prediction.conformal import Conformal, label_sets
+from pipeline.prediction.conformal import STEPS, Conformal, label_sets
 from pipeline.prediction.scores import INTERVAL_LEVEL, SET_LEVEL, Calibration, Sums, probabilities
 from pipeline.solvers.held_out_losses import Limits, clipped
 from storage.arrays import commit, load
@@ -43,6 +43,7 @@ LARGEST_ROUNDING = 3e-6
 LEAST_FLOAT32 = 1e-30  # a largest kernel value below which float32's smallest exp, 1e-38, would decide
 COMPARED_CENTERS = 200  # at which decision values of float32 and of float64 are compared, at most
 FAR_VALUE = 1e-3  # a kernel value below which a row is far from a center: 3.7 widths σ of the Gaussian, 6.9 of others
+CANCELLED = 0.05  # of the absolute values that centers add: where less is left, no few of them explain the sum
 DTYPES = {
     "center_index": np.int64,
     "centers": np.float32,
@@ -62,6 +63,12 @@ class Explained(NamedTuple):
     centers: NDArray[np.int64]  # (rows, n)
     added: NDArray[np.float64]  # (rows, n)
     shares: NDArray[np.float64]  # (rows, n): of the sum of the absolute values that all centers add
+    total: NDArray[np.float64]  # (rows,): the sum of the shares of all centers
+
+    @property
+    def n_cancelled(self) -> int:
+        """In how many rows the values that centers add cancel."""
+        return int(np.count_nonzero(np.abs(self.total) < CANCELLED))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -177,7 +184,8 @@ class SparseKernelModel:
         sizes = np.abs(added)
         order = np.argsort(-(sizes if self.task == "regression" else added), axis=1, kind="stable")[:, :n]
         most = np.take_along_axis(added, order, axis=1)
-        return Explained(order, most, most / np.maximum(sizes.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny))
+        whole = np.maximum(sizes.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+        return Explained(order, most, most / whole, added.sum(axis=1) / whole[:, 0])
 
     def decision_at(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return decision values (rows, T) f8 of kernel values (rows, m) f8; of a regression within the limits."""
@@ -201,7 +209,7 @@ class SparseKernelModel:
     def probability_names(self) -> tuple[str, ...]:
         """Return a column name for each class. Raises ConfigError for a regression, and without a temperature."""
         if self.task == "regression":
-            raise ConfigError("no probabilities: the model is of a regression, which has no classes")
+            raise ConfigError("no probabilities: the model is of a regression, which has no classes; use --interval")
         if self.calibration is None:
             fault = "the model has no temperature to make them with, trained without held-out rows"
             raise ConfigError(f"no probabilities: {fault}; train again with statistics.hold_out above 0")
@@ -215,7 +223,7 @@ class SparseKernelModel:
     def intervals_of(self, decision: NDArray[np.floating], level: float) -> NDArray[np.float64]:
         """Return bounds (rows, 2) that hold the truth of new rows at a level. Raises ConfigError with the reason."""
         if self.task != "regression":
-            raise ConfigError("no intervals: the model is of classes; ask for sets of labels")
+            raise ConfigError("no intervals: the model is of classes; ask for sets of labels (--labels)")
         return decision[:, :1] + self._quantile(level) * np.array([-1.0, 1.0])
 
     def sets_of(self, decision: NDArray[np.floating], level: float) -> NDArray[np.bool_]:
@@ -228,7 +236,7 @@ class SparseKernelModel:
 
     def _quantile(self, level: float) -> float:
         if self.conformal is None:
-            fault = "the fit held no rows out, or its weights have seen them, as of a penalty without a refit"
+            fault = "the fit held no rows out (of fewer than 5 it cannot), or weights have seen them, without a refit"
             raise ConfigError(f"no intervals and sets: {fault}; hold rows out, and give `solver.refit=ridge`")
         return self.conformal.quantile(level)
 
@@ -282,7 +290,7 @@ class SparseKernelModel:
         try:
             if description["format_version"] != FORMAT_VERSION:
                 raise ModelFormatError("it was written by another version of this software; train again")
-            columns, conformal = description.get("columns"), arrays[CONFORMAL].tolist() if CONFORMAL in arrays else None
+            columns, conformal = description.get("columns"), arrays.get(CONFORMAL)
             standardisation = Standardisation(arrays["standardisation_mean"], arrays["standardisation_scale"])
             model = cls(
                 task=description["task"],
@@ -296,7 +304,7 @@ class SparseKernelModel:
                 image_scale=description.get("image_scale"),
                 table_columns=None if columns is None else Columns.from_description(columns),
                 calibration=Calibration.of(description),
-                conformal=None if conformal is None else Conformal(conformal[0], tuple(conformal[1:])),
+                conformal=None if conformal is None else _conformal(conformal),
                 feature_scales=arrays.get(SCALES),
                 limits=tuple(description.get("limits", ())),
             )
@@ -339,6 +347,15 @@ def _check_array(name: str, array: Any, dtype: type, *shapes: tuple[int, ...]) -
         raise ModelFormatError(f"{name} is {found}, expected {' or '.join(map(str, shapes))} {dtype.__name__}")
     if not np.isfinite(array).all():
         raise ModelFormatError(f"{name} holds a value that is not finite")
+
+
+def _conformal(array: NDArray[np.float64]) -> Conformal:
+    """Return the quantiles that an array holds: how many rows tell them, then scores that rise from 0 or above."""
+    _check_array(CONFORMAL, array, np.float64, (min(max(array.size, 1), STEPS),))
+    n_units, *quantiles = array.tolist()
+    if n_units <= 0 or sorted([0.0, *quantiles]) != [0.0, *quantiles]:
+        raise ModelFormatError(f"{CONFORMAL} holds a number of rows below 0, or scores that do not rise from 0")
+    return Conformal(n_units, tuple(quantiles))
 
 
 def _feature_spec(described: Any) -> FeatureSpec:

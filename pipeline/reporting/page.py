@@ -161,6 +161,13 @@ class Kept:
     truth: NDArray[Any]  # (rows,): classes by their index, or values
     found: NDArray[Any]
     decision: NDArray[np.float64]  # (rows, T)
+    weights: NDArray[np.float64]  # (rows,)
+
+    def shown(self, value: Any) -> str:
+        """Return a number in the digits that tell truths from predictions, six at least."""
+        size, off = np.abs(self.truth).max(initial=0.0), np.abs(self.found - self.truth).max(initial=0.0)
+        digits = 3 + math.log10(size / off) if size > off > 0 else 0
+        return f"{value:.{min(max(math.ceil(digits), 6), 17)}g}"
 
 
 def _kept(predictor: Predictor) -> Kept | None:
@@ -178,10 +185,11 @@ def _kept(predictor: Predictor) -> Kept | None:
         )
         decision = np.array([[float(line[name]) for name in model.decision_names()] for line in lines])
         rows = np.array([int(line["row"]) for line in lines])
+        weights = np.array([float(line.get("weight", 1.0)) for line in lines])
     except (LookupError, TypeError, ValueError, csv.Error) as error:
         raise CorruptDataError(f"{path}: holds no predictions of this model ({error})") from None
     names = [line.get("file") or f"row {line['row']}" for line in lines]
-    return Kept(rows, names, truth, found, decision)
+    return Kept(rows, names, truth, found, decision, weights)
 
 
 def _mistakes(predictor: Predictor, kept: Kept, test: Examples | None) -> dict[str, Any]:
@@ -190,7 +198,7 @@ def _mistakes(predictor: Predictor, kept: Kept, test: Examples | None) -> dict[s
     With the test part, also pictures and the centers that explain them; `roc`: the curves of the classes.
     """
     labels, truth, found, model = predictor.model.labels, kept.truth, kept.found, predictor.model
-    excess = found - truth
+    excess, n_cancelled = found - truth, 0
     if labels:
         of_class = kept.decision if model.task == "multiclass" else np.hstack([-kept.decision, kept.decision])
         every = np.arange(len(truth))
@@ -200,20 +208,20 @@ def _mistakes(predictor: Predictor, kept: Kept, test: Examples | None) -> dict[s
     shown: list[dict[str, Any]] = [
         {
             **{"row": int(kept.rows[k]), "name": kept.names[k], "picture": None, "probability": None, "why": []},
-            "truth": labels[truth[k]] if labels else f"{truth[k]:.6g}",
-            "predicted": labels[found[k]] if labels else f"{found[k]:.6g}",
+            "truth": labels[truth[k]] if labels else kept.shown(truth[k]),
+            "predicted": labels[found[k]] if labels else kept.shown(found[k]),
             "excess": float(excess[k]),
         }
         for k in worst.tolist()
     ]
     if test is not None and shown:
         piece = test.pieces[0]
-        numbers = np.arange(len(piece)) if piece.numbers is None else np.asarray(piece.numbers)
+        numbers = np.arange(len(piece)) if piece.numbers is None else piece.numbers[:]
         rows = np.argsort(numbers)[np.searchsorted(np.sort(numbers), kept.rows[worst])]
-        of_worst = _explained(predictor, test, rows, truth[worst], found[worst])
+        of_worst, n_cancelled = _explained(predictor, test, rows, kept, worst)
         shown = [one | _told(piece, row, LARGE_SIDE) | why for one, row, why in zip(shown, rows, of_worst, strict=True)]
     n_wrong = len(wrong) if labels else None
-    told = {"shown": shown, "n_wrong": n_wrong, "n_scanned": len(truth)}
+    told = {"shown": shown, "n_wrong": n_wrong, "n_scanned": len(truth), "n_cancelled": n_cancelled}
     return {"mistakes": told, "scatter": None if labels else _scatter(truth, found), "roc": _roc(model, kept)}
 
 
@@ -222,7 +230,7 @@ def _roc(model: SparseKernelModel, kept: Kept) -> Figure | None:
     n_classes = len(model.labels)
     if not 2 <= n_classes <= MOST_LINES:
         return None
-    lines, f, s = dict[str, Sequence[tuple[float, float]]](), by_class(kept.decision), np.ones(len(kept.truth))
+    lines, f, s = dict[str, Sequence[tuple[float, float]]](), by_class(kept.decision), kept.weights
     for k in [1] if n_classes == 2 else range(n_classes):
         false, true = roc_curve(f[:, k], kept.truth == k, s)
         if false[-1] and true[-1]:
@@ -232,15 +240,16 @@ def _roc(model: SparseKernelModel, kept: Kept) -> Figure | None:
 
 
 def _explained(
-    predictor: Predictor, data: Examples, rows: NDArray[np.int64], truth: NDArray[Any], found: NDArray[Any]
-) -> list[dict[str, Any]]:
+    predictor: Predictor, data: Examples, rows: NDArray[np.int64], kept: Kept, places: NDArray[np.int64]
+) -> tuple[list[dict[str, Any]], int]:
     """Return for test rows the `probability` of what is predicted, or None, and `why`: two centers that speak for it.
 
-    Of classes also one that speaks for the true class. Centers that have moved are told by no row.
+    Of classes also one that speaks for the true class. Centers that have moved are told by no row. places: of the rows
+    among those that are kept. Also returns in how many rows what centers add cancels.
     """
-    model, piece = predictor.model, data.pieces[0]
+    model, piece, truth, found = predictor.model, data.pieces[0], kept.truth[places], kept.found[places]
     if not (len(rows) and model.n_centers) or (model.center_index < 0).any():
-        return [{"probability": None, "why": []} for _ in rows]
+        return [{"probability": None, "why": []} for _ in rows], 0
     train = open_examples(ExampleRequest(None, labelled=True, part="train"), predictor).pieces[0]
     columns = model.columns(features_of(model, piece.X[rows], piece.name, 0, are_bytes=data.are_bytes))
     wanted = [(found, 2), *([(truth, 1)] if model.labels else [])]
@@ -249,11 +258,13 @@ def _explained(
     told: list[dict[str, Any]] = [{"probability": p and p[k][found[k]], "why": []} for k in range(len(rows))]
     for (classes, _), part in zip(wanted, parts, strict=True):
         for k, n in np.ndindex(part.centers.shape):
-            row = int(model.center_index[part.centers[k, n]])
-            of_center = {"label": train.y[row : row + 1][0].item(), "share": part.shares[k, n].item()}
-            of_center["for"] = model.labels[classes[k]] if model.labels else None
+            row, share = int(model.center_index[part.centers[k, n]]), part.shares[k, n].item()
+            if model.labels and share <= 0:
+                continue
+            label, spoken_for = train.y[row : row + 1][0].item(), model.labels[classes[k]] if model.labels else None
+            of_center = {"label": label if model.labels else kept.shown(label), "share": share, "for": spoken_for}
             told[k]["why"].append(_told(train, row) | of_center)
-    return told
+    return told, parts[0].n_cancelled
 
 
 def _scatter(y: np.ndarray, f: np.ndarray) -> Figure | None:
@@ -361,7 +372,8 @@ def _even_ticks(low: float, high: float) -> list[tuple[float, str]]:
     unit = 10 ** math.floor(math.log10(raw))
     step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [(k * step, f"{k * step:.6g}") for k in range(first, last + 1)]
+    digits = max(6, 1 + math.ceil(math.log10(max(abs(low), abs(high), step) / step)))  # that tell ticks apart
+    return [(k * step, f"{k * step:.{digits}g}") for k in range(first, last + 1)]
 
 
 def plot(lines: Lines, x: Axis, y: Axis, dots: str | None = None) -> Figure | None:

@@ -15,7 +15,7 @@ from features.rows import Rows
 from features.source import SourceSpec
 from pipeline.config.settings import from_toml
 from pipeline.datasets.feature_rows import describe, live, open_features, request_of, source_spec
-from pipeline.prediction.predictor import load_predictor
+from pipeline.prediction.predictor import centers_told, load_predictor
 from pipeline.reporting import page
 from runs import model_bytes, train
 from storage.folder_layouts import FeatureLayout
@@ -125,9 +125,11 @@ def test_copies_are_held_out_with_their_image_and_a_page_shows_the_right_ones(da
     held_out = draw_held_out(0, held_out_limit(0, 0.1, [groups]), groups).reshape(59, 4)
     assert (held_out == held_out[:, :1]).all()
     assert 0 < held_out[:, 0].sum() < 30
-    assert report["probabilities"]["n_rows"] == len(np.unique(groups.reshape(59, 4)[held_out[:, 0], 0])), "images"
+    assert report["probabilities"]["n_rows"] == len(np.unique(groups)) == 58, "images, each left out once"
     predictor, source = load_predictor(tmp_path / "none"), open_source(SourceSpec(str(data), weights="w", copies=4))
-    model, shown = predictor.model, page._centers(predictor)
+    model, shown, told = predictor.model, page._centers(predictor), centers_told(predictor)
+    for place, name in (("", "numbers"), ("_label", "y")):
+        np.testing.assert_array_equal(told[place], getattr(source.train, name)[model.center_index])
     assert shown is not None
     assert 0 < (model.center_index % 4 != 0).sum() <= 22, "of 58 images that differ all are candidates, then copies"
     for center, m in zip(shown, np.argsort(-np.linalg.norm(model.weights, axis=1), kind="stable"), strict=False):

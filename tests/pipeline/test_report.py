@@ -18,6 +18,7 @@ import pandas
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
 
 from commands import IMAGES, TABLE_RUN, X
 from features.open_source import open_source
@@ -25,6 +26,7 @@ from features.source import SourceSpec
 from features.targets import labels_from_decision
 from pipeline.config import settings as config
 from pipeline.evaluate import main as evaluate
+from pipeline.prediction.predictor import load_predictor
 from pipeline.prediction.trained_model import load_model
 from pipeline.report import main
 from pipeline.reporting import page as report_page
@@ -327,11 +329,12 @@ def test_without_its_data_a_run_is_told_by_the_predictions_that_it_keeps(tmp_pat
     assert len(found) == report_of(run)["n_test"] == 40
     decision = model.decision_function(model.features_of(X_of_file[found["row"]]))
     np.testing.assert_allclose(found.filter(like="decision"), decision, rtol=1e-4, atol=1e-5)
+    assert "weight" not in found
     if labels:
         np.testing.assert_array_equal(found["truth"], y_of_file[found["row"]])
         assert np.count_nonzero(found["truth"] != found["label"]) == report_of(run)["n_errors"]
     else:
-        np.testing.assert_allclose(found["truth"], y_of_file[found["row"]], rtol=1e-5)
+        np.testing.assert_array_equal(found["truth"], y_of_file[found["row"]])
     with_data = page_of(run, tmp_path / "page.html")
     data.rename(tmp_path / "away.npz")
     without = page_of(run, tmp_path / "page.html")
@@ -343,3 +346,62 @@ def test_without_its_data_a_run_is_told_by_the_predictions_that_it_keeps(tmp_pat
     assert [words for words in texts(without, "p") if words.startswith("Not shown")]
     (run / "predictions.csv").write_text("row,truth\n1,x\n")
     assert main([str(run), "--out", str(tmp_path / "page.html")]) == 65
+
+
+def test_residuals_of_targets_far_from_zero_are_told_in_their_digits(tmp_path):
+    """Of targets of 1.7e9 ± 100, which six digits do not tell apart, and of the centers that explain them."""
+    np.savez(data := tmp_path / "data.npz", X=X, y=1.7e9 + 100 * np.sin(X[:, 0]))
+    run = train_beside(tmp_path, "run", data, "--centers", "40")
+    found = pandas.read_csv(run / "predictions.csv")
+    rmse = np.sqrt(np.mean((found["truth"] - found["label"]) ** 2))
+    assert rmse == pytest.approx(report_of(run)["rmse"], rel=1e-6)
+    page = page_of(run, tmp_path / "page.html")
+    ticks = [float(one) for one in texts(page, "text") if "e+09" in one]
+    assert len(ticks) >= 6
+    assert np.ptp(ticks) == pytest.approx(200, rel=0.3), "ticks differ"
+    rows = [[*row.iter("td")] for row in page.iter("tr")]
+    told = [[cell.text or "" for cell in row] for row in rows if len(row) == 5 and "row" in (row[4].text or "")]
+    assert len(told) == 40
+    for row, truth, predicted, off, why in told:
+        line = found[found["row"] == int(row)].iloc[0]
+        assert float(predicted) - float(truth) == pytest.approx(float(off), abs=0.02 * rmse + 0.01 * abs(float(off)))
+        assert float(truth) == pytest.approx(line["truth"], abs=0.01 * abs(float(told[0][3])))
+        targets = [float(one.split(": ")[1].split(",")[0]) for one in why.split("; ")]
+        assert all(abs(target - 1.7e9) < 101 for target in targets)
+        assert any(target % 1000 for target in targets)
+
+
+def test_the_curve_has_the_area_that_is_told_where_rows_have_weights(tmp_path):
+    rng = np.random.default_rng(0)
+    y = (X[:, 0] + 3 * rng.normal(size=len(X)) > 0).astype(int)
+    np.savez(data := tmp_path / "data.npz", X=X, y=y, w=rng.exponential(size=len(X)) * (1 + 5 * (X[:, 1] > 0)))
+    run = train_beside(tmp_path, "run", data, "--centers", "40", "--set", "data.weights=w")
+    found = pandas.read_csv(run / "predictions.csv")
+    with data.open("rb") as stream:
+        np.testing.assert_array_equal(found["weight"], np.load(stream)["w"][found["row"]])
+    predictor = load_predictor(run)
+    kept = report_page._kept(predictor)
+    assert kept is not None
+    figure = report_page._roc(predictor.model, kept)
+    assert figure is not None
+    places = np.array(figure["lines"][0]["points"])
+    low, high = places.min(axis=0), places.max(axis=0)
+    false, true = (places[:, 0] - low[0]) / (high - low)[0], (high[1] - places[:, 1]) / (high - low)[1]
+    assert np.trapezoid(true, false) == pytest.approx(report_of(run)["roc_auc"], abs=1e-9)
+    decided = [found[name] for name in ("truth", "decision")]
+    assert report_of(run)["roc_auc"] == pytest.approx(roc_auc_score(*decided, sample_weight=found["weight"]), abs=1e-9)
+    assert abs(report_of(run)["roc_auc"] - roc_auc_score(*decided)) > 0.001, "else this test shows nothing"
+
+
+def test_only_centers_that_speak_for_a_class_are_shown_for_it(tmp_path):
+    """Of two centers, each speaks for one of two classes wherever a row is."""
+    y = (X[:, 0] + 3 * np.random.default_rng(0).normal(size=len(X)) > 0).astype(int)
+    np.savez(data := tmp_path / "data.npz", X=X, y=y)
+    run = train_beside(tmp_path, "run", data, "--centers", "40", "--select", "greedy:2")
+    weights = load_model(run / "model").weights
+    assert weights.min() < 0 < weights.max(), "else this test shows nothing"
+    why = [one for one in texts(page_of(run, tmp_path / "page.html"), "td") if " % for " in one]
+    assert len(why) == report_of(run)["n_errors"] > 0
+    assert all(
+        re.fullmatch(r"row \d+: [01], \+[\d.]+ % for [01]; row \d+: [01], \+[\d.]+ % for [01]", one) for one in why
+    )

@@ -1,21 +1,31 @@
 """The temperature of a run: from held-out rows and weights that have not seen them, against dense arithmetic."""
 
+import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
+from sklearn.metrics import roc_auc_score
 
 import runs
 from cases import SERIAL
+from pipeline.config import settings
+from pipeline.evaluate import main as evaluate
 from pipeline.fit import calibrate, fit_model
+from pipeline.fit.target_facts import Labels, summarise
+from pipeline.predict import main as predict
 from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.reporting.run_facts import table
 from storage.arrays import load
-from storage.folder_layouts import RunLayout
+from storage.files import read_record
+from storage.folder_layouts import FeatureLayout, RunLayout
+from storage.zarr_arrays import open_arrays
 
 COMMON = ("--centers", "60", "--sigma2", "4", *SERIAL)
 
@@ -151,6 +161,84 @@ def test_quantiles_are_those_of_held_out_rows_by_least_squares_on_the_others(fin
     for level in (0.5, 0.9, 0.95):
         expected = np.sort(scores)[int(np.ceil(level * (n + 1))) - 1]
         assert model.conformal.quantile(level) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("table", ["classes", "values"])
+def test_rows_and_classes_with_weights_have_the_coverage_the_ranking_and_the_quantile_of_dense_numbers(
+    finished, tables, features, tmp_path, capsys, table
+):
+    """Fits count rows and classes, quantiles the held-out rows by their own weights; so do scores of the test part."""
+    asked = ("--penalty", "1", "--refit", "ridge", "--set", "data.weights=w")
+    asked += ("--class-weight", "balanced") if table == "classes" else ()
+    run, report, model, rows = finished(*asked, table=table)
+    stored = open_arrays(FeatureLayout(features, read_record(RunLayout(run).environment)["features"]).arrays)
+    w, w_test, used = stored["train/weights"][:], stored["test/weights"][:], ~rows.held_out
+    K = model.kernel(rows.X[model.center_index], 4.0).block(rows.X, out_dtype=np.float64)
+    if table == "classes":
+        Y, of_classes = np.where(rows.y[:, None] == np.arange(3), 1.0, -1.0), np.bincount(rows.y, w)
+        s = w * (w.sum() / (3 * of_classes))[rows.y]
+    else:
+        Y, s = rows.y[:, None], w
+    means = [np.average(of[used], axis=0, weights=s[used]) for of in (K, Y)]
+    root = np.sqrt(s[used, None])
+    A, B = (root * (of[used] - mean) for of, mean in zip((K, Y), means, strict=True))
+    ridge = report["hold_out"]["ridge"] / np.sum(s @ K**2) * np.sum(s[used] @ K[used] ** 2)
+    f = (K - means[0]) @ np.linalg.solve(A.T @ A + ridge * np.eye(K.shape[1]), A.T @ B) + means[1]
+
+    def scores_of(decision: np.ndarray, y: np.ndarray) -> np.ndarray:
+        if table == "values":
+            return np.abs(np.clip(decision[:, 0], *model.limits) - y)
+        return 1 - probabilities(decision, model.calibration)[np.arange(len(y)), y]
+
+    scores, u = scores_of(f[rows.held_out], rows.y[rows.held_out]), w[rows.held_out]
+    n, level = u.sum() ** 2 / (u @ u), 0.95 if table == "classes" else 0.9
+    assert model.conformal.n_units == pytest.approx(n)
+    reached = np.array([u[scores <= score].sum() for score in scores])
+    quantile = scores[reached >= level * (1 + 1 / n) * u.sum()].min()
+    assert model.conformal.quantile(level) == pytest.approx(quantile, rel=1e-3)
+
+    decision, y = model.decision_function(rows.X_test), rows.y_test
+    held = scores_of(decision, y) <= model.conformal.quantile(level)
+    if table == "classes":
+        p = probabilities(decision, model.calibration)
+        held |= p[np.arange(len(y)), y] == p.max(axis=1)
+        areas = [roc_auc_score(y == k, decision[:, k], sample_weight=w_test) for k in range(3)]
+    assert evaluate([str(run), "--json"]) == 0
+    for told in (report, json.loads(capsys.readouterr().out)):
+        assert told["coverage"]["reached"] == pytest.approx(np.average(held, weights=w_test), rel=1e-6)
+        assert told["roc_auc"] == (pytest.approx(np.mean(areas)) if table == "classes" else None)
+    kept, option = pandas.read_csv(run / "predictions.csv"), "--labels" if table == "classes" else "--interval"
+    np.testing.assert_allclose(kept["weight"], w_test)
+    asked = (str(run), str(tables / f"{table}.npz"), "--part", "test", "--out", str(tmp_path / "out.csv"))
+    assert predict([*asked, option, str(level), "-q"]) == 0
+    found = pandas.read_csv(tmp_path / "out.csv")
+    if table == "classes":
+        covered = found[[f"set_{k}" for k in range(3)]].to_numpy()[np.arange(len(y)), y] == 1
+    else:
+        covered = (found["lower"] <= y) & (y <= found["upper"])
+    np.testing.assert_array_equal(covered, held)
+
+
+@pytest.mark.parametrize("limits", [(), (-1.0, 1.0)])
+def test_scores_of_a_regression_are_of_predictions_within_the_limits(limits, monkeypatch):
+    """A held-out value far out of them, as of a row far from others, is off by what its prediction is."""
+    given = np.array([[5.0], [0.5], [-9.0]]), np.array([0.75, 0.25, -1.0]), np.ones(3), np.arange(3)
+    monkeypatch.setattr(calibrate, "held_out_decisions", lambda *_: given)
+    facts = SimpleNamespace(n_held_out=3, leaves_out=True, limits=limits, encoded=lambda y, _: y[:, None])
+    work: Any = SimpleNamespace(shape=SimpleNamespace(task="regression"), facts=facts, choices={}, row_task=None)
+    work.config = SimpleNamespace(statistics=SimpleNamespace(hold_out=0.1))
+    tried: Any = SimpleNamespace(fit=None, everything=None)
+    quantiles = calibrate.calibrate(work, tried)["conformal"]["quantiles"]
+    assert sorted(set(quantiles)) == ([0.0, 0.25] if limits else [0.25, 4.25, 8.0])
+
+
+@pytest.mark.parametrize(("size", "leaves_out"), [(1000, True), (1001, False)])
+def test_larger_units_are_not_left_out(size, leaves_out):
+    n = 1200
+    keys = np.arange(n).astype(np.uint64)
+    labels = Labels(np.arange(n) % 2, keys, np.where(np.arange(n) < size, 0, keys).astype(np.uint64))
+    shape: Any = SimpleNamespace(task="binary", classes=(0, 1), n_outputs=1)
+    assert summarise(settings.load("digits", None, {}).config, shape, labels, n).leaves_out == leaves_out
 
 
 def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(

@@ -40,13 +40,16 @@ def test_a_quantile_is_the_score_of_the_rank_that_one_row_more_asks_for(n):
             assert found.quantile(level) == np.sort(scores)[rank - 1]
         else:
             needed = math.ceil(level / (1 - level) - 1e-9)
-            told = f"{n:.3g} rows or groups .* up to {len(found.quantiles) / 200:g}, and {needed} are"
+            told = f": {n} rows or groups .* up to {len(found.quantiles) / 200:g}, and {needed} are"
             with pytest.raises(ConfigError, match=told):
                 found.quantile(level)
     if n > 19:
         assert found.quantile(0.901) == found.quantile(0.905), "the next that is kept"
-    with pytest.raises(ConfigError, match="between 0 and 1"):
-        found.quantile(1.0)
+    with pytest.raises(ConfigError, match=r"^no level of 0\.996: the highest level is 0\.995$"):
+        found.quantile(0.996)
+    for level in (1.0, math.nan, "0.9", None):
+        with pytest.raises(ConfigError, match="a number between 0 and 1; found"):
+            found.quantile(level)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -192,7 +195,11 @@ def test_the_command_and_evaluate_tell_what_the_model_covers(rings, ring_data, t
         reached, size = np.mean((low <= truth) & (truth <= high)), np.mean(high - low)
     else:
         expected = model.sets_of(decision, level)[tested]
-        np.testing.assert_array_equal(found[[f"set_{label}" for label in model.labels]], expected)
+        names = [f"set_{label}" for label in model.labels]
+        assert predict.main([*asked, "--out", str(tmp_path / "out.parquet")]) == 0
+        for table in (found, pandas.read_parquet(tmp_path / "out.parquet")):
+            np.testing.assert_array_equal(table[names], expected)
+            assert (table[names].dtypes == np.int64).all()
         sets = model.sets_of(decision, 0.95)[tested]
         truth = np.searchsorted(model.labels, TARGETS[task][tested])
         reached, size = sets[np.arange(len(sets)), truth].mean(), sets.sum(axis=1).mean()
@@ -214,16 +221,24 @@ def test_what_is_not_supported_is_refused_with_the_reason(
         return the_error(capsys)
 
     assert "the model is of classes" in refused(rings["words"], "--interval", "0.9")
-    assert "a regression, which has no classes" in refused(rings["regression"], "--labels", "0.9")
-    assert "support levels up to" in refused(rings["words"], "--labels", "0.999")
-    assert "must be between 0 and 1" in refused(rings["words"], "--labels", "95")
+    assert "which has no classes; use --interval" in refused(rings["regression"], "--labels", "0.9")
+    assert "the highest level is 0.995" in refused(rings["words"], "--labels", "0.999")
+    assert "support levels up to" in refused(rings["words"], "--labels", "0.995")
+    assert "between 0 and 1; found 95.0" in refused(rings["words"], "--labels", "95")
     for option in (("--penalty", "0.01"), ("--set", "statistics.hold_out=0", "--penalty", "0.01")):
         run = finished_run(*TABLE_RUN, *option, dataset=ring_data["regression"])
-        assert "no intervals and sets: the fit held no rows out, or" in refused(run, "--interval", "0.9")
+        assert "no intervals and sets: the fit held no rows out (of" in refused(run, "--interval", "0.9")
         assert report_of(run)["coverage"] is None
     X, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60.0)
     machine = SLKLRegressor(10, penalty=1e-3, random_state=0).fit(X, y)
     with pytest.raises(ValueError, match="no intervals and sets"):
         machine.predict_interval(X)
+    with (
+        pytest.warns(UserWarning, match="different rows"),
+        pytest.raises(ValueError, match="of fewer than 5 it cannot"),
+    ):
+        SLKLRegressor(10, random_state=0).fit(X[:4], y[:4]).predict_interval(X)
+    with pytest.raises(ValueError, match="must be a number between 0 and 1; found 'high'"):
+        SLKLRegressor(10, random_state=0).fit(X, y).predict_interval(X, "high")
     with pytest.raises(ValueError, match=r"no level of 0\.99: 60 rows .* 99 are needed"):
         SLKLRegressor(10, random_state=0).fit(X, y).predict_interval(X, 0.99)

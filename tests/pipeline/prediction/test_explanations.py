@@ -1,5 +1,6 @@
 """Which centers speak most for a prediction: against dense products, by estimator, model, command and page."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from commands import TARGETS, X, the_error
 from pipeline import predict
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.predictor import load_predictor
+from pipeline.prediction.trained_model import save_model
 from runs import train_beside
 
 Z = np.random.default_rng(0).normal(size=(300, 3))
@@ -32,11 +34,24 @@ def test_what_centers_add_is_kernel_times_weight_and_the_largest_come_first(n_cl
         np.testing.assert_array_equal(rows[k], machine.center_index_[order])
         np.testing.assert_allclose(added[k], of_centers[order], rtol=1e-5, atol=1e-7)
     everything = machine.explain(Z[:50], n=1000)[1]
+    total = machine._model.explained(machine._model.columns(Z[:50]), np.asarray(predicted, int), 1).total
+    np.testing.assert_allclose(total, everything.sum(axis=1) / np.abs(everything).sum(axis=1), rtol=1e-4, atol=1e-7)
     assert everything.shape == (50, len(machine.centers_))
     if not n_classes:
         np.testing.assert_allclose(everything.sum(axis=1) + machine.intercept_, predicted, atol=1e-5)
     with pytest.raises(ValueError, match="n must be a whole number above 0"):
         machine.explain(Z, n=0)
+
+
+def test_images_without_rows_have_explanations_without_rows_and_a_constant_has_none():
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8)).astype(np.uint8)
+    machine = SLKLClassifier(10, random_state=0).fit(images, np.arange(40) % 2)
+    n = min(3, len(machine.center_index_))
+    assert [found.shape for found in machine.explain(images[:0], n=3)] == [(0, n)] * 2
+    with pytest.warns(UserWarning, match="different rows"):
+        constant = SLKLRegressor(10, random_state=0).fit(Z[:3], np.zeros(3))
+    with pytest.raises(ValueError, match="the model is a constant, it has no centers"):
+        constant.explain(Z)
 
 
 @pytest.mark.parametrize("task", TARGETS)
@@ -48,11 +63,12 @@ def test_the_command_names_rows_of_the_data_their_labels_and_shares(rings, ring_
         place, out = rings[task] / "model" if name == "model.csv" else rings[task], tmp_path / name
         asked = [str(place), str(tmp_path / "X.npz"), "--out", str(out), "--explain", str(n), "-q"]
         assert predict.main(asked) == 0
+        told = capsys.readouterr().err
         found[name] = pandas.read_csv(out) if out.suffix == ".csv" else pandas.read_parquet(out)
     pandas.testing.assert_frame_equal(found["out.csv"], found["out.parquet"], check_dtype=False, rtol=1e-9)
     table, of_model, predictor = found["out.csv"], found["model.csv"], load_predictor(rings[task])
     model = predictor.model
-    centers, added, _ = model.decide(model.features_of(X[:20]), n)[2]
+    centers, added, _, total = model.decide(model.features_of(X[:20]), n)[2]
     rows, everything = model.center_index[centers], model.decide(model.features_of(X[:20]), 1000)[2].added
     for k in range(n):
         names = [f"center_{k + 1}{kind}" for kind in ("", "_label", "_share")]
@@ -63,11 +79,20 @@ def test_the_command_names_rows_of_the_data_their_labels_and_shares(rings, ring_
         assert names[1] not in of_model
         # The row of the data is that of the center.
         np.testing.assert_allclose(model.features_of(X[given]), model.centers[centers[:, k]], rtol=1e-6)
+    np.testing.assert_allclose(table["center_total"], total, rtol=1e-9)
+    np.testing.assert_allclose(total, everything.sum(axis=1) / np.abs(everything).sum(axis=1), rtol=1e-6)
+    few = np.count_nonzero(np.abs(total) < 0.05)
+    assert (f"in {few} of 20 rows less than 0.05 of what centers add is left" in told) == (few > 10)
     asked = [str(rings[task]), str(tmp_path / "X.npz"), "--out", "-", "--explain"]
     assert predict.main([*asked, str(n)]) == 0
     assert capsys.readouterr().out == (tmp_path / "out.csv").read_text()
     assert predict.main([*asked, "0"]) == 2
     assert "--explain 0: must be above 0" in capsys.readouterr().err
+    none = np.empty(0, np.int64)
+    constant = replace(model, centers=model.centers[:0], weights=model.weights[:0])
+    save_model(tmp_path / "constant", replace(constant, center_index=none, selection_order=none))
+    assert predict.main([str(tmp_path / "constant"), *asked[1:], "1"]) == 2
+    assert "--explain: the model is a constant" in the_error(capsys)
 
 
 @pytest.mark.ci

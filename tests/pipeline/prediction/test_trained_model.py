@@ -13,6 +13,7 @@ from features.rows import Standardisation
 from pipeline.errors import ExitCode
 from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel
 from pipeline.prediction import trained_model
+from pipeline.prediction.conformal import Conformal
 from pipeline.prediction.scores import Calibration
 from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel, load_model, save_model
 from pipeline.runtime.console import describe
@@ -145,8 +146,18 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "standardisation_mean": (lambda a: a[:3],),
     "standardisation_scale": (lambda a: a + np.nan, lambda a: a.astype(np.float32)),
     "feature_scales": (lambda a: a[:5], lambda a: a.astype(np.float64), lambda a: a * np.nan),
+    "conformal": (
+        lambda a: a[:0],
+        lambda a: a[:, None],
+        lambda a: a.astype(np.float32),
+        lambda a: a * np.nan,
+        lambda a: a[[0, 2, 1]],
+        lambda a: a - 1.0,
+        lambda a: a * [0.0, 1.0, 1.0],
+        lambda a: np.arange(1.0, 202.0),
+    ),
 }
-SCALED = replace(make(), feature_scales=np.ones(6, np.float32))
+SCALED = replace(make(), feature_scales=np.ones(6, np.float32), conformal=Conformal(4.0, (0.5, 0.75)))
 
 
 @pytest.mark.parametrize(("name", "change"), [(name, change) for name in WRONG_ARRAYS for change in WRONG_ARRAYS[name]])
@@ -164,7 +175,7 @@ def test_a_part_that_is_missing_is_named():
     features = {k: v for k, v in description["features"].items() if k != "algorithm_version"}
     with pytest.raises(ModelFormatError, match="features"):
         SparseKernelModel.from_parts(description | {"features": features}, arrays)
-    for name in arrays.keys() - {trained_model.SCALES}:
+    for name in arrays.keys() - {trained_model.SCALES, trained_model.CONFORMAL}:
         with pytest.raises(ModelFormatError, match=name):
             SparseKernelModel.from_parts(description, {k: v for k, v in arrays.items() if k != name})
 
