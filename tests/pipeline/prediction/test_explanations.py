@@ -13,7 +13,7 @@ from pipeline import predict
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.predictor import load_predictor
 from pipeline.prediction.trained_model import save_model
-from runs import train_beside
+from runs import report_of, train_beside
 
 Z = np.random.default_rng(0).normal(size=(300, 3))
 
@@ -97,8 +97,9 @@ def test_the_command_names_rows_of_the_data_their_labels_and_shares(rings, ring_
 
 @pytest.mark.ci
 def test_centers_that_have_moved_are_no_rows(tables, tmp_path, capsys):
-    moved = ("--centers", "60", "--select", "greedy:12", "--move-centers", "4", "--scale", "learned")
-    run = train_beside(tmp_path, "run", tables / "classes.npz", *moved)
-    data: Path = tables / "classes.npz"
+    moved = ("--centers", "100", "--sigma2", "1", "--select", "greedy:12", "--move-centers", "4")
+    data: Path = tables / "values.npz"
+    run = train_beside(tmp_path, "run", data, *moved)
+    assert report_of(run)["moves"]["kept_step"], "else this test shows nothing"
     assert predict.main([str(run), str(data), "--out", str(tmp_path / "out.csv"), "--explain", "1"]) == 2
     assert "were moved" in the_error(capsys)
