@@ -143,9 +143,9 @@ def rungs_of(most: int, by_folds: int) -> list[Rung]:
     """Return the rungs with at most so many candidates; the last has all of them where folds choose the fit."""
     last = by_folds or most
     rungs = [rung for rung in RUNGS if 1.5 * rung.n_centers <= last]
-    if not rungs and last > 1:
+    if not rungs and last > 1 and not by_folds:  # by folds few candidates cost little, and a draw of them decides much
         rungs = [Rung(last // 2, SAMPLE_ROWS)]
-    return [*rungs, Rung(last, SAMPLE_ROWS, begins=not by_folds and last <= RUNGS[-2].n_centers)]
+    return [*rungs, Rung(last, SAMPLE_ROWS, begins=not rungs or (not by_folds and last <= RUNGS[-2].n_centers))]
 
 
 def candidates_needs(run: RunSize) -> Needs:
