@@ -2,7 +2,7 @@
 
 A run that is killed keeps all that was committed, the partial sums of a pass (passes/NAME, at most --checkpoint-every
 old), and the last checkpoints of a solve (checkpoints/NAME). One that is stopped, by a signal or --time-limit, commits
-these before it ends; a greedy selection keeps every 256 centers.
+these before it ends; a greedy selection begins anew.
 """
 
 import json
