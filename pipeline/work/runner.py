@@ -1,8 +1,8 @@
 """Who computes the steps of a fit: this thread, or an executor, which goes on after a kill, to the same bits.
 
 A run that is killed keeps all that was committed, the partial sums of a pass (passes/NAME, at most --checkpoint-every
-old), and the last checkpoints of a solve (checkpoints/NAME). One that is stopped, by a signal or --time-limit, commits
-these before it ends; a greedy selection begins anew.
+old), and the last checkpoint of a solve (checkpoints/NAME.npz). One that is stopped, by a signal or --time-limit,
+commits these before it ends; a greedy selection begins anew.
 """
 
 import json
