@@ -12,7 +12,6 @@ COMMANDS = {
     "train": "train a sparse, certified kernel machine, or resume a run",
     "predict": "labels or values of new rows",
     "evaluate": "error of a model on labelled rows",
-    "export": "a model for other programs, as an ONNX file",
     "report": "one page that shows a run",
     "status": "what a run is doing, or how it ended",
 }

@@ -22,7 +22,7 @@ from runs import ROOT, TrainedRuns, python
 PAGES = tuple(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "jobs/README.md", *PAGES)
 PROGRAMS = ("python", "make", "sbatch", "kubectl", "docker", "export", "git", "python3.11", ".ci/run")
-COMMANDS = ("train", "predict", "evaluate", "report", "status", "export")
+COMMANDS = ("train", "predict", "evaluate", "report", "status")
 OF_OTHERS = {"--cpus-per-task", "--mem", "--mem-per-cpu", "--signal", "--time", "--job-name", "--require-hashes"}
 OF_OTHERS |= {"--array", "--output"}
 OF_OTHERS |= {"--tls-ca-file", "--tls-cert", "--tls-key", "--out", "--compare"}  # of dask, and of benchmarks

@@ -3,8 +3,7 @@
 COMMAND: python jobs/examples/predict_with_numpy.py [DIR [--kernel product-laplace ...]]
 
 A table of three classes, made here; files go to DIR, else to a temporary folder; options are those of training. Image
-features are computed before these lines: `SparseKernelModel.features_of`. For other languages there is
-`python -m pipeline.export`.
+features are computed before these lines: `SparseKernelModel.features_of`. Other languages need the same lines.
 """
 
 # %%

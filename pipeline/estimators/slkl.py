@@ -95,7 +95,7 @@ class KernelMachine(BaseEstimator):
         return importances(scales)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the model folder that `pipeline.predict`, `evaluate` and `export` take, replacing one there.
+        """Write the model folder that `pipeline.predict` and `evaluate` take, replacing one there.
 
         Raises as `to_model`; CannotWriteError, also where anything but a model is there.
         """

@@ -1,4 +1,4 @@
-"""The kernels, each a class: its name, columns, width, derivatives, compiled loops and the nodes of its ONNX graph.
+"""The kernels, each a class: its name, columns, width, derivatives and compiled loops.
 
 Each is a function of a distance with 0 ≤ k(x, z) ≤ 1 = k(z, z). An object is the kernel at some centers. Before them
 rows are multiplied by learned scales or a metric (`scaled`).
@@ -24,7 +24,6 @@ Index = NDArray[np.int64]
 # the loss is at most that much larger than it has to be, and the pass over the rows is saved.
 FAR_FROM_ORIGIN = 10.0
 MOST_SQUARED_NORM = 1e3  # times σ²: beyond, products round a Gaussian's values by more than so many units
-MOST_OF_GRAPH = 1e6  # the same in an ONNX graph, which is float64 and whose differences take more memory
 COLUMNS_TILE = 512  # centers whose columns are computed at once: work for several threads, and long enough for BLAS
 MEDIAN_POINTS = 1000  # between which distances are measured, at most
 TILE_ROWS = 32  # rows of a product with a metric; blocks of rows begin at multiples of it
@@ -101,10 +100,6 @@ class Kernel(ABC):
         Σ_t (∂f_t/∂u_j)(∂f_t/∂u_k), (d, d), for another 2·rows·d²·T operations. Costs 2·rows·m·d·(1 + T) operations and
         8·rows·(2·m + 2·d) bytes. Raises ValueError for a METRIC of a kernel that has none.
         """
-
-    @abstractmethod
-    def onnx_columns(self, graph: Any, X: str) -> str:
-        """Add nodes and constants to a graph (see `onnx_graph`): from features (rows, d) f8 to columns (rows, m)."""
 
     @classmethod
     def default_sigma2(cls, points: Values) -> float:
@@ -189,19 +184,6 @@ class GaussianKernel(Kernel):
                 total += slopes.sum(axis=0) if row_weights is None else row_weights @ slopes
         return total / self._sigma2**2
 
-    def onnx_columns(self, graph: Any, X: str) -> str:
-        Z, scale = self._centers.astype(np.float64), graph.constant(-0.5 / self._sigma2)
-        norms = _squared_norms(Z)
-        if norms.max(initial=0.0) > MOST_OF_GRAPH * self._sigma2:
-            positive = _onnx_distances(graph, X, Z, "ReduceSumSquare")
-        else:
-            squares = graph.add("ReduceSumSquare", X, graph.constant(np.array([1])), keepdims=1)
-            both = graph.add("Add", squares, graph.constant(norms))
-            dots = graph.add("MatMul", X, graph.constant(Z.T))
-            distances = graph.add("Sub", both, graph.add("Mul", dots, graph.constant(2.0)))
-            positive = graph.add("Max", distances, graph.constant(0.0))
-        return str(graph.add("Exp", graph.add("Mul", positive, scale)))
-
 
 class ProductLaplaceKernel(Kernel):
     """exp(-Σ_j |x_j - z_j| / σ), of distances from differences, which do not cancel (mathematics.md, eq. 5)."""
@@ -237,11 +219,6 @@ class ProductLaplaceKernel(Kernel):
         )
         return total / self._sigma2
 
-    def onnx_columns(self, graph: Any, X: str) -> str:
-        distances = _onnx_distances(graph, X, self._centers.astype(np.float64), "ReduceL1")
-        scale = graph.constant(-1.0 / np.sqrt(self._sigma2))
-        return str(graph.add("Exp", graph.add("Mul", distances, scale)))
-
     @staticmethod
     def _squared_distances(points: Doubles) -> Doubles:
         values = points.astype(np.float32)  # for which the loop is compiled
@@ -272,13 +249,6 @@ def _write_exponentials(distances: Values, scale: np.floating, order: Index, out
     distances *= -0.5
     n_rows, n_columns = distances.shape
     loop(distances, np.zeros(n_rows, distances.dtype), np.zeros(n_columns, distances.dtype), scale, order, out, first)
-
-
-def _onnx_distances(graph: Any, X: str, centers: Doubles, norm: str) -> str:
-    """Add a norm of the differences of rows and centers, of which rows · m · d are in memory at once."""
-    rows = graph.add("Unsqueeze", X, graph.constant(np.array([1])))
-    differences = graph.add("Sub", rows, graph.constant(centers[None]))
-    return str(graph.add(norm, differences, graph.constant(np.array([2])), keepdims=0))
 
 
 def _origin(centers: Values) -> Values | None:

@@ -201,9 +201,6 @@ CASES = {
     "report: a page that is none": Case("report {words} --out {text.txt}", 2, "exists and is no report"),
     "report: a page in the model": Case("report {words} --out {words}/model/x.html", 2, "--out"),
     "report: a page in no folder": Case("report {words} --out {out}/none/x.html", 73, "none/x.html"),
-    "export: in the model": Case("export {words} --out {words}/model/model.onnx", 2, "model"),
-    "export: no model": Case("export absent --out {out}/model.onnx", 66, "no such folder"),
-    "export: a folder": Case("export {words} --out {empty}", 73, "is a folder"),
 }
 
 WITHIN = [f"train: {words}" for words in ("NaN", "huge inputs", "huge features", "huge targets", "tiny targets")]

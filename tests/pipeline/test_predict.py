@@ -18,7 +18,7 @@ import zarr
 from commands import TARGETS, WORDS, X, the_error
 from features.open_source import open_source
 from features.source import SourceSpec
-from pipeline import export, report
+from pipeline import report
 from pipeline.predict import main
 from pipeline.prediction import predictor as prediction
 from pipeline.prediction.scores import probabilities
@@ -166,9 +166,7 @@ def test_images_of_a_named_set_of_a_folder_and_of_parts(images, tmp_path, capsys
         np.testing.assert_allclose(loaded(tmp_path / "out.csv")[1], rows, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("command", "suffix"), [*((main, one) for one in SUFFIXES), (export.main, ".onnx"), (report.main, ".html")]
-)
+@pytest.mark.parametrize(("command", "suffix"), [*((main, one) for one in SUFFIXES), (report.main, ".html")])
 def test_a_file_that_appears_while_an_output_is_written_stays(
     command, suffix, rings, ring_data, tmp_path, monkeypatch, capsys
 ):

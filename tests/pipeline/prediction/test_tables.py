@@ -11,7 +11,7 @@ import pytest
 
 from commands import predicted
 from features.errors import DataError
-from pipeline import evaluate, export, predict, report
+from pipeline import evaluate, predict, report
 from pipeline import train as training
 from pipeline.config.settings import worded
 from pipeline.prediction.predictor import load_predictor
@@ -253,16 +253,3 @@ def test_the_model_in_python_takes_numbers_alone(run, prices):
             load_predictor(run).predict(cells)
     with pytest.raises(DataError, match=r"X: inputs have shape \(4,\) each, the model wants \(3,\)"):
         load_predictor(prices).predict(np.zeros((2, 4)))
-
-
-def test_a_graph_starts_from_encoded_numbers(run, tmp_path, capsys):
-    onnx, reference = pytest.importorskip("onnx"), pytest.importorskip("onnx.reference")
-    assert export.main([str(run), "--out", str(tmp_path / "model.onnx")]) == 0
-    names = ", ".join(load_model(run / "model").table_columns.input_names)  # type: ignore[union-attr]
-    assert capsys.readouterr().out.splitlines()[1] == f"takes cells that are encoded, as numbers: {names}"
-    graph = reference.ReferenceEvaluator(onnx.load(tmp_path / "model.onnx"))
-    inputs = np.array([[0, 0, 1, 30.0, 0, 1, 0, 0], [0, 1, 0, 45.0, 0, 0, 0, 1]])
-    decision = graph.run(["decision"], {"encoded": inputs})[0]
-    cells = pandas.DataFrame([["red", "30", "L"], ["green", "45", "S"]], columns=CELLS)
-    told = predicted(run, write(tmp_path / "cells.csv", cells), tmp_path)[["decision"]]
-    assert told.to_numpy() == pytest.approx(decision, rel=1e-5, abs=1e-6)
