@@ -7,9 +7,11 @@ Columns are z-scored by moments of the training part. Those of blocks are merged
 1983), in float64, so that their bits are too.
 """
 
+import ctypes
 import hashlib
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Protocol
@@ -180,9 +182,18 @@ class InOrder:
                 taken.append(tuple(array[max(first, 0) : last] for array in self._block))
                 if last <= len(self._block[0]):
                     self._kept = (start, stop), tuple(map(np.concatenate, zip(*taken, strict=True)))
+                    if stop == self.shape[0]:  # the file is not read on
+                        self._blocks, self._block = None, ()
+                        give_back_memory()
                     return self._kept[1]
                 self._begin += len(self._block[0])
                 self._block = next(self._blocks)
+
+
+def give_back_memory() -> None:
+    """Have the allocator of C give back what is free: glibc keeps what lies between arrays that stay."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def some_of(values: Any, rows: Some) -> Any:

@@ -61,6 +61,20 @@ def numbers(values: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bo
     return read, np.isnan(read) & texts.is_valid().to_numpy(zero_copy_only=False)
 
 
+def plain_numbers(columns: Sequence["pyarrow.Array"]) -> NDArray[np.float64] | None:
+    """Return columns of texts as (rows, columns) f8 where each cell is a finite number that `numbers` reads; else None.
+
+    Short columns are read together in a tenth of the time that each takes. Whole numbers that float64 does not tell
+    apart are left to `long_numbers`.
+    """
+    if not all(types.is_string(cells.type) for cells in columns):
+        return None
+    read = _all_numbers(texts_of(pyarrow.concat_arrays(columns)))
+    if read is None or not (np.abs(read) < LARGEST_WHOLE).all():  # nor where one is NaN
+        return None
+    return read.reshape(len(columns), -1).T
+
+
 def long_numbers(values: "pyarrow.Array", read: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which cells (n,) of a column, read as numbers, are whole ones that float64 does not tell apart."""
     long = np.abs(read) >= LARGEST_WHOLE

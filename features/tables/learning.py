@@ -28,13 +28,14 @@ from features.cell_text import (
 )
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
-from features.tables.cells import distinct, long_numbers, numbers, texts_of
+from features.tables.cells import distinct, long_numbers, numbers, plain_numbers, texts_of
 from features.tables.encoding import ONE_HOT, EncodingRequest, Words
 from features.tables.readers import Batch, CsvFile, Table, TableLayout
 
 MOST_COMPLAINTS = 20  # Columns that are listed.
 LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
 LEAST_REPEATED = 10  # Rows for each category, on average; of fewer little is learned.
+TOGETHER = 32  # Columns of numbers that are read at once, so that a table of thousands takes no longer by cell.
 MOST_WORDS = 1000  # Words of a column that are counted; a column that is refused may have a million.
 # Numbers of a text whose points, or commas, may stand between thousands.
 _THREE = r"^\s*[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+\s*$"
@@ -57,14 +58,14 @@ class _Column:
             return self._places(batch, values)
         read, are_words = numbers(values)
         finite = np.isfinite(read)
-        self._see(batch, NUMBER, values, finite)
+        self.see(batch, NUMBER, values, finite)
         if are_words.any():
             self.words = {}
             return self._places(batch, values)
         kinds = {INFINITE: np.isinf(read), MISSING: np.isnan(read)} if not finite.all() else {}
         for kind, rows in {LONG: long_numbers(values, read), **kinds}.items():
             self.counts[kind] += int(np.count_nonzero(rows))
-            self._see(batch, kind, values, rows)
+            self.see(batch, kind, values, rows)
         return read
 
     def _places(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
@@ -88,7 +89,7 @@ class _Column:
                 places[at] = self.words[text]
         return places[of_rows]
 
-    def _see(self, batch: Batch, kind: str, values: "pyarrow.Array", rows: NDArray[np.bool_]) -> None:
+    def see(self, batch: Batch, kind: str, values: "pyarrow.Array", rows: NDArray[np.bool_]) -> None:
         if kind not in self.first and rows.any():
             row = int(np.argmax(rows))
             self.first[kind] = str(values[row].as_py()), _row_of(batch, row)
@@ -99,6 +100,11 @@ class _Column:
         text, row = self.first[kind]
         told = "the first" if kind == MISSING else f"such as {text[:40]!r}"
         return f", {told} in {row.place(0)}"
+
+
+def _together(places: Sequence[int]) -> list[slice]:
+    """Return slices of TOGETHER columns."""
+    return [slice(start, start + TOGETHER) for start in range(0, len(places), TOGETHER)]
 
 
 def _row_of(batch: Batch, row: int) -> Batch:
@@ -129,9 +135,17 @@ class Learner:
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
         """Return the codes (rows, columns) of the columns at some places."""
         codes = np.empty((batch.n_rows, len(places)))
-        for k, (column, place) in enumerate(zip(self._columns, places, strict=True)):
-            column.place = place
-            codes[:, k] = column.read(batch, batch.columns[place])
+        for some in _together(places):
+            columns, cells = self._columns[some], [batch.columns[place] for place in places[some]]
+            read = None if any(column.words is not None for column in columns) else plain_numbers(cells)
+            if read is not None:
+                codes[:, some] = read
+            for k, (column, values) in enumerate(zip(columns, cells, strict=True), some.start):
+                column.place = places[k]
+                if read is None:
+                    codes[:, k] = column.read(batch, values)
+                else:
+                    column.see(batch, NUMBER, values, np.ones(batch.n_rows, bool))
         return codes
 
     def check(self, spec: SourceSpec, n_rows: int, left_out: Collection[int] = ()) -> None:
@@ -220,23 +234,32 @@ class CellReader:
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
         """Return the codes (rows, columns) f8 of columns at some places; DataError for the first row that has none."""
         codes, faults = np.empty((batch.n_rows, len(places))), list[tuple[int, int]]()
-        for k, place in enumerate(places):
-            known, cells = self._known[k], batch.columns[place]
-            if known is None:
-                codes[:, k], wrong = numbers(cells)
-                wrong |= np.isinf(codes[:, k])
-            else:
-                codes[:, k], wrong = self._places(k, known, cells), np.zeros(batch.n_rows, bool)
-            if not self.missing:
-                wrong |= np.isnan(codes[:, k])
-            if wrong.any():
-                faults.append((int(np.argmax(wrong)), k))
+        for some in _together(places):
+            are_words = any(known is not None for known in self._known[some])
+            read = None if are_words else plain_numbers([batch.columns[place] for place in places[some]])
+            if read is not None:
+                codes[:, some] = read
+                continue
+            for k, place in enumerate(places[some], some.start):
+                codes[:, k], wrong = self._read(k, batch.columns[place])
+                if wrong.any():
+                    faults.append((int(np.argmax(wrong)), k))
         if faults:
             row, k = min(faults)
             text = texts_of(batch.columns[places[k]][row : row + 1])[0].as_py() or ""
             told = f"{batch.where(row)}, column {title_of(self.names[k], places[k])} is {text[:40]!r}"
             raise DataError(f"{told}; {'a finite number' if self._known[k] is None else 'a category'} is needed")
         return codes
+
+    def _read(self, k: int, cells: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return the codes (rows,) of a column, and which rows have none."""
+        known = self._known[k]
+        if known is None:
+            read, wrong = numbers(cells)
+            wrong |= np.isinf(read)
+        else:
+            read, wrong = self._places(k, known, cells), np.zeros(len(cells), bool)
+        return read, wrong if self.missing else wrong | np.isnan(read)
 
     def _places(self, k: int, known: Mapping[object, int], cells: "pyarrow.Array") -> NDArray[np.float64]:
         """Return the places (rows,) of the words of a column, NaN for a missing cell."""

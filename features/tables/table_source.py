@@ -18,7 +18,7 @@ from features.cell_text import drop_setting, looks_like_cell, normal_name, shown
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.input_files import KNOWN_TABLES, is_table, table_files, table_name
 from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
-from features.rows import InOrder, Mapped, RowArray, Rows, digest_rows, root_of, some_of
+from features.rows import InOrder, Mapped, RowArray, Rows, digest_rows, give_back_memory, root_of, some_of
 from features.source import PARTS, Columns, Keeper, Source, SourceSpec, Tick, chosen_rows, count_rows, source_of
 from features.tables.cells import distinct, labels_of, texts_of
 from features.tables.encoding import EncodingRequest, RowOrder, TableEncoding, Words, learn_encoding, unknown_words
@@ -242,6 +242,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     if test is None and encoding is not None and isinstance(codes, np.ndarray) and chosen is not None:
         counts = encoding.unknown(encoding.placed(codes[chosen], found.words))
         notes += [f"test part: {line}" for line in unknown_words(counts)]
+    give_back_memory()
     return replace(
         source,
         notes=(*read.notes(), *source.notes, *notes),
@@ -303,7 +304,6 @@ class _Reading:
         for batch, codes in codes_of(self._table, self._layout, self._reader, labelled=True):
             self._add(batch, codes)
             tick(len(codes))
-        pyarrow.default_memory_pool().release_unused()
         if not self._n_rows:
             raise DataError(f"{self._table.path}: has columns but no rows")
         drawn, codes = np.concatenate(self._drawn), np.concatenate(self._codes)

@@ -125,7 +125,7 @@ def _first(kernel: type[Kernel], sample: Sample, sigma2: float | str | None) -> 
 
 def _of_folds(sample: Sample, found: Trial) -> Arrays:
     """Return what folds of all rows tell of a fit: RIDGE_ERRORS; and rows that calibrate it, FOLD_ROWS."""
-    rows = sample.part(sample.by_fold)
+    rows = sample.held_out
     assert found.ridges is not None
     assert found.held_out is not None
     assert rows.groups is not None

@@ -61,6 +61,19 @@ class Sample:
         arrays = {name: getattr(self, name)[rows] for name in ("X", "targets", "folds")}
         return replace(self, **arrays, weights=weights, groups=groups)
 
+    @property
+    def held_out(self) -> "Sample":
+        """The rows of each fold, fold by fold, without their inputs."""
+        return replace(self, X=self.X[:, :0]).part(self.by_fold)
+
+    def columns_of(self, kernel: Kernel, scales: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the kernel columns (rows, m) of some rows, whose inputs are copied a block at a time."""
+        columns = np.empty((len(rows), kernel.n_centers))
+        for start in range(0, len(rows), BLOCK_ROWS):
+            block = slice(start, start + BLOCK_ROWS)
+            columns[block] = kernel.block(scaled(self.X[rows[block]], scales), None, np.float64)
+        return columns
+
     def first(self, n_rows: int) -> "Sample":
         """Return the first of the fit rows, so many, with all that are held out; or all where each is of a fold."""
         of_none, folded = np.flatnonzero(self.folds < 0), np.flatnonzero(self.folds >= 0)
@@ -150,11 +163,11 @@ def try_kernel(sample: Sample, trial: Trial) -> Trial:
     operations, and m³/3 for each ridge that is tried, from that of the trial on: by folds twice as many and m² a row.
     What cannot be computed has an infinite error: the trial has lost.
     """
-    rows, found = sample.part(sample.by_fold), dict[int, tuple[Weights, NDArray[np.float64]]]()
+    rows, found = sample.held_out, dict[int, tuple[Weights, NDArray[np.float64]]]()
     try:
         kernel = trial.kernel(scaled(sample.points[: trial.n_centers], trial.scales), trial.sigma2)
-        fit = _statistics(kernel, trial, sample.part(sample.fitted))
-        columns, centred = kernel.block(scaled(rows.X, trial.scales), None, np.float64), fit.centred()
+        fit = _statistics(kernel, trial, sample)
+        columns, centred = sample.columns_of(kernel, trial.scales, sample.by_fold), fit.centred()
     except InvalidDataError:
         return replace(trial, error=float("inf"), weights=None)
     ends, in_none = np.searchsorted(rows.folds, np.arange(1, rows.n_folds)), np.zeros(len(columns), bool)
@@ -189,9 +202,9 @@ def try_kernel(sample: Sample, trial: Trial) -> Trial:
 
 def constants_of_folds(sample: Sample) -> tuple[NDArray[np.float64], float]:
     """Return what the mean of the other folds predicts of the rows, fold by fold, (rows, T), and its error."""
-    rows, f = sample.part(sample.by_fold), list[NDArray[np.float64]]()
+    rows, f = sample.held_out, list[NDArray[np.float64]]()
     for fold in range(sample.n_folds):
-        fitted = sample.part(sample.folds != fold)
+        fitted = rows.part(rows.folds != fold)
         mean = np.average(fitted.targets, axis=0, weights=fitted.counts)
         f.append(np.tile(mean, (int(np.count_nonzero(rows.folds == fold)), 1)))
     return np.concatenate(f), _error(np.concatenate(f), rows)
@@ -210,16 +223,16 @@ def _error(f: NDArray[np.float64], rows: Sample) -> float:
     return float(np.average(losses, weights=rows.counts))
 
 
-def _statistics(kernel: Kernel, trial: Trial, rows: Sample) -> GramStatistics:
-    m, n_outputs = kernel.n_centers, rows.targets.shape[1]
+def _statistics(kernel: Kernel, trial: Trial, sample: Sample) -> GramStatistics:
+    """Return the statistics of the fit rows, a block in memory at a time."""
+    m, n_outputs, fitted = kernel.n_centers, sample.targets.shape[1], np.flatnonzero(sample.fitted)
     gram, kty, yty = np.zeros((m, m)), np.zeros((m, n_outputs)), np.zeros(n_outputs)
     sums, of_targets, total = np.zeros(m), np.zeros(n_outputs), 0.0
-    for start in range(0, len(rows.X), BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        columns, y = kernel.block(scaled(rows.X[block], trial.scales), None, np.float64), rows.targets[block]
-        ones = rows.counts[block]
+    for start in range(0, len(fitted), BLOCK_ROWS):
+        rows = fitted[start : start + BLOCK_ROWS]
+        columns, y, ones = sample.columns_of(kernel, trial.scales, rows), sample.targets[rows], sample.counts[rows]
         sums, of_targets, total = sums + ones @ columns, of_targets + ones @ y, total + float(ones.sum())
-        if rows.weights is not None:
+        if sample.weights is not None:
             roots = np.sqrt(ones)[:, None]
             columns, y = columns * roots, y * roots
         gram += columns.T @ columns
@@ -291,13 +304,13 @@ def importances(scales: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def trial_bytes(n_rows: int, n_centers: int, n_features: int, *, by_folds: bool = False) -> int:
-    """Return the bytes of a trial: the sample, twice where it is scaled, points, columns, and Grams.
+    """Return the bytes of a trial beside the sample: points, Grams, inputs of a block and of it scaled, and columns.
 
-    Columns are those of a block with temporaries, or those of the rows that are held out: half of all at most, or by
-    folds all, with three temporaries of a fold.
+    These are of the rows that are held out, half of all at most, or by folds all, with three temporaries of a fold; or
+    of a block with temporaries.
     """
     metric = 3 * 8 * n_features**2 if n_features <= MOST_OF_METRIC else 0
-    rows = 4 * n_features * (n_rows + 3 * n_centers)
+    points = 4 * n_features * 6 * n_centers
     columns = max(3 * BLOCK_ROWS * (n_centers + n_features), (2 * n_rows if by_folds else n_rows // 2) * n_centers)
     folds = 4 * (n_rows // 5) ** 2 if by_folds else 0
-    return 2 * rows + metric + 8 * (5 * n_centers**2 + columns + folds)
+    return points + metric + 8 * (5 * n_centers**2 + columns + folds)
