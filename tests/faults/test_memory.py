@@ -103,10 +103,18 @@ def write_images(path: Path, n_train: int, n_test: int) -> None:
     write_zarr(path, 1000, **arrays)
 
 
+def write_wide(path: Path) -> None:
+    """A table of 3000 columns."""
+    cells = np.random.default_rng(0).normal(size=(10_000, 3000))
+    cells[:, -1] = cells[:, 0] + cells[:, 1] ** 2
+    np.savetxt(path, cells, "%.6g", ",", header=",".join(f"a{k}" for k in range(3000)), comments="")
+
+
 WRITTEN: dict[str, Callable[[Path], object]] = {
     "images.zarr": lambda path: write_images(path, 9000, 300),
     "fewer.zarr": lambda path: write_images(path, 3000, 100),
     "one.zarr": one_chunk,
+    "wide.csv": write_wide,
 }
 # What is trained, the limit of its memory in MiB, and variables.
 FORECASTS: dict[str, tuple[list[str], int | None, dict[str, str]]] = {
@@ -122,6 +130,7 @@ FORECASTS: dict[str, tuple[list[str], int | None, dict[str, str]]] = {
     "tried widths": (["abalone", "--centers", "2000", "--sigma2", "auto"], None, {}),
     "least squares": (["abalone", "--centers", "3000", "--sigma2", "8", "--penalty", "none"], None, {}),
     "one chunk": (["one.zarr", "--centers", "100"], None, {}),
+    "wide": (["wide.csv"], 700, {}),
 }
 CI = ("digits", "few rows in rounds", "one chunk")
 
