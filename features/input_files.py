@@ -9,7 +9,8 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from io import BufferedReader, FileIO, RawIOBase
+from contextlib import contextmanager
+from io import BufferedReader, FileIO
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -133,36 +134,22 @@ def check_text(folder: Path, names: Iterable[str]) -> None:
         raise DataError(f"{folder}: the name of {bad!r:.200} is no UTF-8 text; rename it")
 
 
-def open_unpacked(path: Path) -> BufferedReader:
-    """Open a plain file to read front to back; .gz and .zst are unpacked, and reads of damage raise DataError."""
-    file = open_plain(path)
-    return BufferedReader(_Unpacked(file, path), _PIECE_BYTES) if path.suffix.lower() in PACKED_SUFFIXES else file
-
-
-class _Unpacked(RawIOBase):
-    def __init__(self, packed: BufferedReader, path: Path) -> None:
-        self._packed, self._path = packed, path
+@contextmanager
+def open_unpacked(path: Path) -> Iterator[BufferedReader]:
+    """Open a plain file to read front to back, .gz and .zst unpacked; reads of damage raise DataError."""
+    packed = path.suffix.lower()
+    with open_plain(path) as file:
+        if packed not in PACKED_SUFFIXES:
+            yield file
+            return
         import pyarrow  # takes 0.1 s, and images need none
 
-        kind = PACKED_SUFFIXES[path.suffix.lower()]
-        self._stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(packed, mode="r"), kind)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
+        stream: Any = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), PACKED_SUFFIXES[packed])
         try:
-            data = self._stream.read(len(buffer))
+            yield BufferedReader(stream, _PIECE_BYTES)
         except OSError as error:
-            packed = self._path.suffix.lower()
             remedy = f"copy it again, or take {packed} off its name if it is not packed"
-            raise DataError(f"{self._path}: damaged {packed} file ({error}); {remedy}") from error
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        self._packed.close()
-        super().close()
+            raise DataError(f"{path}: damaged {packed} file ({error}); {remedy}") from error
 
 
 def suffix_of(path: Path) -> str:

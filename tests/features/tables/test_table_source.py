@@ -88,16 +88,15 @@ def test_header_target_and_columns_are_found(tmp_path, case):
 
 REFUSED: list[tuple[type[Exception], str, dict[str, Any], str]] = [
     (DataError, "a,y\n", {}, "has columns but no rows"),
-    (DataError, "1\n2\n", {"header": False}, "has one column; inputs and a target are needed"),
-    (DataError, "a|b|y\n1|2|3\n", {}, r"one column \('a\|b\|y'\); cells are separated by commas, sem.* or tabs"),
-    (DataError, "a b y\n1|2|3\n", {}, r"one column \('a b y'\); cells are separated by commas, sem.* or tabs"),
-    (DataError, "# of the lab\na,b,y\n1,2,3\n", {}, "row 0 has 3 cells, expected 1; .*'# of the lab'"),
-    (DataError, HEADER + ROWS + "1,2,\n", {}, r"row 8 \(line 10\), column label has no label"),
+    (DataError, "1\n2\n", {"header": False}, "has no inputs .* columns are 'f0'; cells are separated"),
+    (DataError, "a|b|y\n1|2|3\n", {}, r"no inputs .* 'a\|b\|y'; cells are separated by commas, sem"),
+    (DataError, "# of the lab\na,b,y\n1,2,3\n", {}, "no inputs .*'# of the lab'.*below a line of names"),
+    (DataError, HEADER + ROWS + "1,2,\n", {}, "line 10, column label has no label"),
     (DataError, "a,y\n" + "".join(f"1,{k}\n" for k in range(150)) + "3,x\n", {}, "1 other word, 'x' in line 152; mend"),
     (DataError, "a,y\n" + "1,2\n2,inf\n" * 20, {}, "column y: row 1 is inf; every target must be finite"),
-    (DataError, "a,w,y\n1,1,2\n2,x,3\n", {"weights": "w"}, r"row 1 \(line 3\), column w is 'x'; a finite number"),
+    (DataError, "a,w,y\n1,1,2\n2,x,3\n", {"weights": "w"}, "line 3, column w is 'x'; a finite number"),
     (DataError, "a,w,y\n1,1,2\n2,-1,3\n", {"weights": "w"}, "weights w.*: row 1 is -1; a weight must be"),
-    (DataError, "a,w,y\n1,1,2\n2,,3\n", {"groups": "w"}, r"row 1 \(line 3\), column w names no group"),
+    (DataError, "a,w,y\n1,1,2\n2,,3\n", {"groups": "w"}, "line 3, column w names no group"),
     (DataError, "a,w,y\n1,1,2\n2,1,3\n", {"groups": "w"}, "all rows are of one group"),
     (DataError, "x,,b\n" + PAIRS, {}, r"without a name: \(no name, column 1\); leave .*`data.drop=\"\"`"),
     (UsageError, NUMBERS, {"target": "rings"}, "'rings' is no column of .*, which has columns y, a, b"),
@@ -306,7 +305,7 @@ def test_an_index_of_pandas_is_no_column_unless_it_is_named(tmp_path, name):
     assert opened(tmp_path / "t.parquet", target=called).columns.inputs == ("a", "b", "cost")
     assert opened(tmp_path / "t.parquet", target="-1").columns.target == "cost"
     frame.set_index(["a", "b"]).to_parquet(tmp_path / "few.parquet")
-    with pytest.raises(DataError, match=r"has 3 columns, with the index of a frame \(a, b\); inputs and a target"):
+    with pytest.raises(DataError, match=r"has no inputs .*\(the index of a frame: a, b\)"):
         opened(tmp_path / "few.parquet")
 
 
@@ -380,7 +379,7 @@ def test_a_file_that_changes_between_two_readings_is_told(tmp_path, monkeypatch,
     changed = {"another number": [*lines[:9], "9,9,1\n", *lines[10:]], "another row": [*lines, "9,9,0\n"]}
     changed |= {"a row less": lines[:-1], "no number": [*lines[:9], "x,1,0\n", *lines[10:]]}
     (tmp_path / "table.csv").write_text("a,b,y\n" + "".join(changed[harm]))
-    with pytest.raises(DataError, match=r"table\.csv: (changed while it was read|row 9)"):
+    with pytest.raises(DataError, match=r"table\.csv: (changed while it was read|line 11)"):
         list(source.in_order())
 
 
@@ -440,7 +439,7 @@ TEST_FAULTS = {
     "a,b\n1,2\n": "has no target column 'y'",
     "a,b,y\n1,2,\n": "no label",
     "a,b,y\n1,2,x\n": "column y: 'x' in line 2 is a word; numbers are needed",
-    "a,b,y\n1,,2\n": r"row 0 \(line 2\), column b is ''; a finite number is needed",
+    "a,b,y\n1,,2\n": "line 2, column b is ''; a finite number is needed",
 }
 
 
