@@ -50,24 +50,25 @@ class _Column:
     named: bool = False  # whether it was asked for as categories, so that its numbers are words
     place: int = 0  # among all columns
     counts: Counter[str] = field(default_factory=Counter)  # cells of each kind
-    first: dict[str, tuple[str, Batch]] = field(default_factory=dict)  # the first cell of each kind
+    first: dict[str, tuple[str, int]] = field(default_factory=dict)  # the first cell of each kind, and its row
 
-    def read(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
+    def read(self, values: "pyarrow.Array", start: int) -> NDArray[np.float64]:
+        """Return the codes (rows,) of cells, of which `start` is the first row."""
         if self.words is not None:
-            return self._places(batch, values)
+            return self._places(values, start)
         read, are_words = numbers(values)
         finite = np.isfinite(read)
-        self._see(batch, NUMBER, values, finite)
+        self._see(NUMBER, values, start, finite)
         if are_words.any():
             self.words = {}
-            return self._places(batch, values)
+            return self._places(values, start)
         kinds = {INFINITE: np.isinf(read), MISSING: np.isnan(read)} if not finite.all() else {}
         for kind, rows in {LONG: long_numbers(values, read), **kinds}.items():
             self.counts[kind] += int(np.count_nonzero(rows))
-            self._see(batch, kind, values, rows)
+            self._see(kind, values, start, rows)
         return read
 
-    def _places(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
+    def _places(self, values: "pyarrow.Array", start: int) -> NDArray[np.float64]:
         """Return the places (rows,) of words; numbers among them are seen, unless they are asked for as words."""
         assert self.words is not None
         texts, of_rows = distinct(values)
@@ -81,29 +82,17 @@ class _Column:
             kind = MISSING if text is None else WORD if are_words.get(text, True) else NUMBER
             self.counts[kind] += int(counts[at])
             if kind not in self.first:
-                self.first[kind] = str(text), _row_of(batch, int(np.argmax(of_rows == at)))
+                self.first[kind] = str(text), start + int(np.argmax(of_rows == at))
             if kind == WORD and len(self.words) <= MOST_WORDS:
                 self.words.setdefault(str(text), len(self.words))
             if text in self.words:
                 places[at] = self.words[text]
         return places[of_rows]
 
-    def _see(self, batch: Batch, kind: str, values: "pyarrow.Array", rows: NDArray[np.bool_]) -> None:
+    def _see(self, kind: str, values: "pyarrow.Array", start: int, rows: NDArray[np.bool_]) -> None:
         if kind not in self.first and rows.any():
             row = int(np.argmax(rows))
-            self.first[kind] = str(values[row].as_py()), _row_of(batch, row)
-
-    def example(self, kind: str) -> str:
-        if kind not in self.first:
-            return ""
-        text, row = self.first[kind]
-        told = "the first" if kind == MISSING else f"such as {text[:40]!r}"
-        return f", {told} in {row.place(0)}"
-
-
-def _row_of(batch: Batch, row: int) -> Batch:
-    """Return a batch of the place of one row, without its cells."""
-    return Batch(batch.path, batch.start + row, 0, {}, batch.line_of)
+            self.first[kind] = str(values[row].as_py()), start + row
 
 
 class Learner:
@@ -114,7 +103,7 @@ class Learner:
     """
 
     def __init__(self, path: Path, names: Sequence[str], asked: EncodingRequest) -> None:
-        self._path, self._asked = path, asked
+        self._path, self._asked, self._n_rows = path, asked, 0
         for name in asked.columns:
             if name not in names:
                 known = ", ".join(names)[:400]
@@ -131,14 +120,26 @@ class Learner:
         codes = np.empty((batch.n_rows, len(places)))
         for k, (column, place) in enumerate(zip(self._columns, places, strict=True)):
             column.place = place
-            codes[:, k] = column.read(batch, batch.columns[place])
+            codes[:, k] = column.read(batch.columns[place], self._n_rows)
+        self._n_rows += batch.n_rows
         return codes
 
-    def check(self, spec: SourceSpec, n_rows: int, left_out: Collection[int] = ()) -> None:
-        """Raise DataError with every column that cannot be used as it is, and the settings that help."""
-        faults, dropped, needs = list[str](), list[str](), set[str]()
+    def check(
+        self, spec: SourceSpec, left_out: Collection[int] = (), place_of: Callable[[int], str] = "row {}".format
+    ) -> None:
+        """Raise DataError with every column that cannot be used as it is, and the settings that help.
+
+        left_out: columns that are not; place_of: returns what a row is called.
+        """
+        faults, dropped, needs, n_rows = list[str](), list[str](), set[str](), self._n_rows
         for column in (one for k, one in enumerate(self._columns) if k not in left_out):
-            example = column.example if len(faults) < MOST_COMPLAINTS else lambda kind: ""  # some take a reading
+            first = column.first if len(faults) < MOST_COMPLAINTS else {}  # to find a place may take a reading
+
+            def example(kind: str, first: Mapping[str, tuple[str, int]] = first) -> str:
+                text, row = first.get(kind, ("", 0))
+                told = "the first" if kind == MISSING else f"such as {text[:40]!r}"
+                return f", {told} in {place_of(row)}" if kind in first else ""
+
             parts, usable = [], True
             if fault := self._fault(column, n_rows, example):
                 parts.append(fault)

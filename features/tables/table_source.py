@@ -153,7 +153,8 @@ class TrainingTable:
         left_out: tuple[int, ...] | None = None
         while True:
             learner = Learner(table.path, layout.input_names, asked)
-            found, order = _Reading(table, layout, learner, spec.seed, named, left_out).read(tick, spec.task)
+            reading = _Reading(table, layout, learner, spec.seed, named, left_out)
+            found, order = reading.read(tick, spec.task)
             if order.left_out == found.left_out:
                 break
             left_out = order.left_out
@@ -162,7 +163,7 @@ class TrainingTable:
         inputs = layout.without(order.left_out)
         codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # np.delete copies all rows
         _check_names(table, inputs, named)
-        learner.check(spec, len(found.labels), order.left_out)
+        learner.check(spec, order.left_out, reading.place)
         titles = [layout.title(place) for place in layout.inputs]
         warnings = tuple(order.warnings(titles, drops=spec.drop is not None))
         found = replace(found, sample=(drawn, codes), warnings=warnings)
@@ -371,12 +372,13 @@ class _Reading:
 
     def _labels_for(self, task: str | None) -> NDArray[Any]:
         where = _where(self._table, self._layout)
-        labels = labels_of(self._labels, where, task, self._place)
+        labels = labels_of(self._labels, where, task, self.place)
         if labels.dtype.kind == "f":
             check_finite_targets(labels, where)
         return labels
 
-    def _place(self, row: int) -> str:
+    def place(self, row: int) -> str:
+        """Return what a row of the table is called, for people."""
         first, batch = next(one for one in reversed(self._batches) if one[0] <= row)
         return batch.place(row - first) + (f" of {batch.path.name}" if len(self._table.parts) > 1 else "")
 
