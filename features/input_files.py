@@ -300,12 +300,8 @@ def check_classes(folder: Path) -> None:
         alike = sorted(_picture_folders(first) & _picture_folders(second))
         are_parts = all(PART_NAMES.fullmatch(path.name) for path in (first, second))
         if len(alike) > 1 or (are_parts and _picture_folders(first)):
-            told = f"{first.name} and {second.name} have the same folders of pictures ({shown(alike, 3)})"
-            if len(alike) < 2:
-                told = f"{first.name} has folders of pictures, and {second.name} is beside it"
-            remedy = "put the pictures of each class into one folder"
-            if are_parts or not any(PART_NAMES.fullmatch(name) or name.isdecimal() for name in alike):
-                remedy = f"if they are parts, train on {first} with `data.test={second}`; if classes, {remedy}"
+            told = f"{first.name} and {second.name} look like parts (folders of pictures in both: {shown(alike, 3)})"
+            remedy = f"if they are, train on {first} with `data.test={second}`, else put each class into one folder"
             raise DataError(f"{folder}: {told}; {remedy}")
 
 

@@ -95,13 +95,6 @@ PICTURES: dict[tuple[str, str], tuple[str, ...]] = {  # (format, mode): ways in 
     ("GIF", "P"): ("",),
 }
 GREY_MODES, DEEP_MODES = ("1", "L", "I;16", "I;16B", "I"), ("I;16", "I;16B", "I")
-_NOT_READ = {
-    "I": "whole numbers of 32 bits",
-    "F": "fractions",
-    "CMYK": "inks (CMYK)",
-    "LAB": "colours as LAB",
-    "YCbCr": "colours as YCbCr",
-}
 _SAMPLE_FORMAT, _PHOTOMETRIC, _WHITE_IS_0 = 339, 262, 0  # tags of TIFF
 _REMEDY = "save it as PNG with pixels from 0 on: grey of 8 or 16 bits, or colour of 8"
 
@@ -208,20 +201,17 @@ def check_form(picture: Image.Image) -> None:
     if picture.format != "MPO" and getattr(picture, "is_animated", False):  # of those the first is the photograph
         raise DataError("has several pictures or pages; save each as a picture of its own")
     kind, stored = "JPEG" if picture.format == "MPO" else str(picture.format), _stored(picture)
-    fault = None if stored in PICTURES.get((kind, picture.mode), ()) else _NOT_READ.get(picture.mode, "other pixels")
-    if fault and "16" in stored:
-        fault = "colour or alpha of 16 bits" if picture.mode[0] in "RL" else "pixels of 16 bits"
-    if picture.mode in ("1", *DEEP_MODES) or stored in ("L;2", "L;4"):
-        fault = "one transparent grey" if "transparency" in picture.info else fault
+    fault = "" if stored in PICTURES.get((kind, picture.mode), ()) else "other pixels"
+    if (picture.mode in ("1", *DEEP_MODES) or stored in ("L;2", "L;4")) and "transparency" in picture.info:
+        fault = "one transparent grey"
     if kind == "TIFF":
         tags = picture.tag_v2  # type: ignore[attr-defined]
-        samples = set(tags.get(_SAMPLE_FORMAT, (1,)))
         if tags.get(_PHOTOMETRIC) == _WHITE_IS_0 and not stored.endswith(";I"):
             fault = "0 as white, at more than 8 bits"
-        if samples != {1}:
-            fault = {2: "signed pixels", 3: "fractions"}.get(min(samples), "other pixels")
+        samples = max(tags.get(_SAMPLE_FORMAT, (1,)))
+        fault = fault if samples == 1 else {2: "signed pixels", 3: "fractions"}.get(samples, "other pixels")
     if fault:
-        raise DataError(f"has {fault} ({kind}, {picture.mode}, {stored}), which are not read; {_REMEDY}")
+        raise DataError(f"has {fault} (in Pillow {kind}, {picture.mode}, {stored}), which are not read; {_REMEDY}")
 
 
 def _stored(picture: Image.Image) -> str:

@@ -123,32 +123,29 @@ VALUES = np.arange(60, dtype=np.uint8).reshape(3, 4, 5)
 
 
 FAULTS = {
-    "wrong magic": (idx_bytes(VALUES, magic=b"\0\0\x0d\x03"), "magic"),
-    "labels where images are expected": (idx_bytes(VALUES.reshape(-1)), "magic"),
-    "a promise too long": (idx_bytes(VALUES, shape=(4, 4, 5)), "promises 80 bytes, the file holds 60"),
-    "a promise too short": (idx_bytes(VALUES, shape=(2, 4, 5)), "40 bytes"),
-    "an absurd promise": (idx_bytes(VALUES, shape=(2**32 - 1,) * 3), "promises"),
-    "an empty array": (idx_bytes(VALUES[:0]), "empty"),
-    "cut in the header": (idx_bytes(VALUES)[:9], "header"),
-    "no bytes": (b"", "header"),
+    "wrong magic": idx_bytes(VALUES, magic=b"\0\0\x0d\x03"),
+    "labels where images are expected": idx_bytes(VALUES.reshape(-1)),
+    "a promise too long": idx_bytes(VALUES, shape=(4, 4, 5)),
+    "a promise too short": idx_bytes(VALUES, shape=(2, 4, 5)),
+    "an absurd promise": idx_bytes(VALUES, shape=(2**32 - 1,) * 3),
+    "an empty array": idx_bytes(VALUES[:0]),
+    "cut in the header": idx_bytes(VALUES)[:9],
+    "no bytes": b"",
 }
 
 
 @pytest.mark.parametrize("wrap", [bytes, gzip.compress], ids=["raw", "gzip"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_refuses_what_is_not_as_its_header_says(tmp_path, fault, wrap):
-    content, message = FAULTS[fault]
-    refused(tmp_path, wrap(content), message)
+    refused(tmp_path, wrap(FAULTS[fault]), "is no IDX file of unsigned bytes in 3 dimensions")
 
 
-def test_refuses_a_missing_file_every_truncation_of_gzip_a_flipped_bit_and_bytes_after_the_stream(tmp_path):
-    with pytest.raises(MissingInputError, match="images"):
-        read_idx(tmp_path / "images", 3)
+def test_refuses_every_truncation_of_gzip_a_flipped_bit_and_bytes_after_the_stream(tmp_path):
     whole = gzip.compress(idx_bytes(VALUES))
     for length in range(2, len(whole)):
-        refused(tmp_path, whole[:length], "cut short|header")
+        refused(tmp_path, whole[:length], "cut short|is no IDX file")
     content = bytearray(gzip.compress(idx_bytes(VALUES), compresslevel=0))
     content[-20] ^= 1
     refused(tmp_path, bytes(content), "damaged gzip")
     for tail in (b"garbage", gzip.compress(b"more", mtime=0)):
-        refused(tmp_path, whole + tail, "after its end|promises")
+        refused(tmp_path, whole + tail, "after its end|is no IDX file")
