@@ -26,7 +26,6 @@ TIMES = "give numbers of days or seconds"
 NUMBERS = (
     "give numbers: words by OneHotEncoder in a pipeline, text by .astype(float), times as seconds, lists as columns"
 )
-MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 Keys = tuple[str, ...]  # the names of four arrays: inputs and labels of the train and of the test part
 SPLIT_KEYS: Keys = ("train/X", "train/y", "test/X", "test/y")
 PART_KEYS: Keys = ("X_train", "y_train", "X_test", "y_test")
@@ -262,12 +261,7 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
             raise DataError(f"{name} holds bytes that are no ASCII text ({error.object[:20]!r}); store text") from None
     if labels.dtype.kind not in "biufU":
         raise DataError(f"{name} holds {labels.dtype} values; numbers or strings are needed")
-    if labels.dtype.kind == "U" and labels.size and labels.dtype.itemsize:
-        flat = np.ascontiguousarray(labels.reshape(-1), labels.dtype.newbyteorder("="))
-        codes = flat.view(np.uint32).reshape(len(flat), -1)  # an array may hold any 32 bits for a character
-        bad = np.flatnonzero(((codes > MAX_CODE_POINT) | (codes >> 11 == SURROGATES >> 11)).any(axis=1))
-        if bad.size:
-            raise DataError(f"{name}: row {bad[0]} holds a character that no text has (a lone surrogate?); mend it")
+    if labels.dtype.kind == "U":
         _check_no_gap(labels.reshape(-1), name)
         texts, of_rows = np.unique(labels, return_inverse=True)
         labels = np.array([composed(text) for text in texts.tolist()])[of_rows]

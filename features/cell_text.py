@@ -16,10 +16,9 @@ NULL_WORDS = ("", *_NULLS.split(","))
 TRUTH_WORDS = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
 MOST_CATEGORIES = 64  # The default of data.categories: of a column with more words little is learned from each.
 UNKNOWN = -1  # place of a word that is none of a list
-COMMAS = "numbers with a comma"
 # What words may be that are none, and what to do about it: groups (>50K) and places in an order (1st) are words.
 _LOOKS = {
-    COMMAS: (
+    "numbers with a comma": (
         r"[+-]?[0-9]*,[0-9]+(e[+-]?[0-9]+)?",
         "write decimals with points, or read a csv with `data.decimal=,`, and thousands without commas",
     ),
@@ -30,7 +29,8 @@ _LOOKS = {
 }
 _DATE = re.compile(r"[0-9]{1,4}[./:-][0-9]{1,2}([./:-].*)?")
 # Characters that move a cursor, end a line, or turn the direction of writing: printed as they are, they forge lines.
-_CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
+# Lone surrogates cannot be printed.
+_CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
 
 
 def misread(words: Iterable[str]) -> tuple[str, str, str] | None:

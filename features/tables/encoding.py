@@ -37,7 +37,6 @@ from features.errors import DataError
 
 ONE_HOT = "onehot"
 CHANCE = 1e-6  # that a column of a table whose rows are in a random order is taken for one that they follow
-BACK_SHARE = 0.02  # of the steps of a count: rows that were swapped, or put behind the others
 LEAST_FILLED = 0.9  # of the whole numbers from the least to the largest of a count
 LEAST_ROWS = 20  # Fewer are in order by chance.
 MOST_ROWS = 1000  # Rows of an array of which the order is looked at.
@@ -250,15 +249,9 @@ def _signs(values: NDArray[np.float64]) -> tuple[int, int]:
 
 
 def _is_in_order(values: NDArray[np.float64], n_columns: int) -> bool:
-    """Return whether all steps of values go in one direction, of a count nearly all, and so many not by chance.
-
-    (k + 1)^n bounds the number of orders of n values that have k steps back at most; n! is that of all orders.
-    """
-    n, (rises, falls) = len(values), _signs(values)
-    back = n - 1 - max(rises, falls)
-    if back and (back > BACK_SHARE * n + 1 or not _is_count(values)):
-        return False
-    return bool(math.log(2 * n_columns) + n * math.log(back + 1) - math.lgamma(n + 1) < math.log(CHANCE))
+    """Return whether all steps of values go in one direction, as they do by chance in two of n! orders."""
+    n = len(values)
+    return n - 1 in _signs(values) and math.log(2 * n_columns) - math.lgamma(n + 1) < math.log(CHANCE)
 
 
 def _is_count(values: NDArray[np.float64]) -> bool:

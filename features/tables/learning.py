@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from features.cell_text import (
-    COMMAS,
     UNKNOWN,
     counted,
     drop_setting,
@@ -33,9 +32,8 @@ from features.tables.encoding import ONE_HOT, EncodingRequest, Words
 from features.tables.readers import Batch, CsvFile, Table, TableLayout
 
 MOST_COMPLAINTS = 20  # Columns that are listed.
-LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
 LEAST_REPEATED = 10  # Rows for each category, on average; of fewer little is learned.
-MOST_WORDS = 1000  # Words of a column that are counted; a column that is refused may have a million.
+MOST_WORDS = 1000  # The most that data.categories may be: words of a column beyond are not counted.
 # Numbers of a text whose points, or commas, may stand between thousands.
 _THREE = r"^\s*[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+\s*$"
 NUMBER, WORD, MISSING, INFINITE, LONG = "number", "word", "missing", "infinite", "long"
@@ -142,8 +140,7 @@ class Learner:
 
             parts, usable = [], True
             if fault := self._fault(column, n_rows, example):
-                parts.append(fault)
-                usable = fault.startswith(COMMAS)  # which may be mended
+                parts, usable = [fault], False
             elif column.words and not self._asked.words:
                 parts.append(f"{counted(len(column.words), 'word')}{example(WORD)}")
                 needs.add("categorical")
@@ -180,14 +177,10 @@ class Learner:
         if words and NUMBER in column.first:
             told = f"numbers and {counted(len(words), 'other word')}{example(WORD)}"
             return f"{told}; write the numbers that are meant, or nothing; if they are names, {as_words}"
-        if len(words) > MOST_WORDS:
-            return f"more than {MOST_WORDS} different words{example(WORD)}"
-        if not column.named and len(words) == column.counts[WORD] >= LEAST_IDS:
-            return f"{len(words)} words, another one in each row{example(WORD)}"
         if len(words) > self._asked.most:
             told = f"{len(words)} words{example(WORD)}, more than {self._asked.most}"
             more = f"`data.categories={len(words)}` takes them"
-            return f"{told}; {more}" if len(words) <= n_rows // LEAST_REPEATED else told
+            return f"{told}; {more}" if len(words) <= min(MOST_WORDS, n_rows // LEAST_REPEATED) else told
         if (twice := of_one_value(map(value_of, words))) is not None:
             return f"{' and '.join(f'{[*words][k][:40]!r}' for k in twice)} are one value, write it in one way"
         return None

@@ -361,7 +361,7 @@ class Table:
         """Return the table in a file, or in those of a folder in the order of their names; see `CsvFile`."""
         files = table_files(path)
         if not files:
-            raise MissingInputError(f"{path}: no such file")
+            raise MissingInputError(f"{path}: no such file, or a folder without tables")
         if is_parquet(files[0]):
             return cls(path, [*map(ParquetFile, files)])
         return cls(path, [CsvFile(file, header=header, decimal=decimal) for file in files])
