@@ -90,9 +90,8 @@ def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: Ke
         raise DataError(f"{spec.dataset}: has X and a test part ({of_test[0]}); call the arrays {', '.join(of_parts)}")
     missing = [key for key in keys if key not in known]
     if missing:
-        found = [name[:40] for name in sorted(known)]  # a file may have thousands
-        shown = ", ".join(found[:12] + ["..."] * (len(found) > 12)) or "nothing"
-        raise DataError(f"{spec.dataset}: needs X and {target}, or {', '.join(of_parts)}; found {shown}")
+        found = shown(sorted(known)) or "nothing"
+        raise DataError(f"{spec.dataset}: needs X and {target}, or {', '.join(of_parts)}; found {found}")
     more = []
     for option, asked in (("weights", spec.weights), ("groups", spec.groups)):
         names = [key if asked is None else asked if key == "X" else asked.join(key.split("X")) for key in keys[::2]]

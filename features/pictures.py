@@ -48,7 +48,6 @@ from features.targets import check_spellings
 
 LUMINANCE = (0.2125, 0.7154, 0.0721)  # of Rec. 709, as scikit-image's rgb2gray
 LARGEST_SIDE = 128  # pixels, where no size is asked for
-MOST_PIXELS, MOST_FILE_BYTES = 1 << 26, 1 << 28  # of one picture
 LARGE_BYTES = 1 << 25  # what is larger while it is decoded is decoded alone
 GAP_BYTES = 512  # A block of a disk; pictures of one colour may have as many zeros in a row.
 BLOCK_BYTES = 4 << 20  # of pixels that are decoded at once
@@ -132,8 +131,6 @@ class Decoder:
     def read(self, path: Path) -> Decoded:
         """Return the picture of a file. Raises whatever decoders do, UnavailableError where the disk fails."""
         with open_plain(path) as stream:
-            if os.fstat(stream.fileno()).st_size > MOST_FILE_BYTES:
-                raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB")
             content = stream.read()
         picture = _opened(io.BytesIO(content))
         if picture.format == "PNG":
@@ -188,10 +185,8 @@ def _on_white(picture: Image.Image) -> Image.Image:
 
 
 def _opened(stream: Any) -> Image.Image:
-    """Return a picture of which only the head was read. Raises DataError where it is too large, or in no known form."""
+    """Return a picture of which only the head was read. Raises DataError where it is in no known form."""
     picture = Image.open(stream, formats=tuple(PICTURE_FORMATS))
-    if picture.width * picture.height > MOST_PIXELS:
-        raise DataError(f"has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS >> 20} million are read")
     check_form(picture)
     return picture
 

@@ -26,7 +26,7 @@ from features.input_files import CSV_SUFFIXES, PACKED_SUFFIXES
 from features.tables import readers
 from features.tables.cells import distinct, numbers
 from features.tables.readers import PARQUET_TYPES, SEPARATORS, Table
-from runs import ROOT, python
+from runs import ROOT
 
 LINES = ["a,b,y\n", *(f"{k},{k * 0.5},{k / 7}\n" for k in range(60))]
 WHOLE = "".join(LINES)
@@ -242,40 +242,6 @@ def test_columns_that_cannot_be_read_are_named_with_what_leaves_them_out(tmp_pat
         with pytest.raises(DataError, match=message):
             list(table.batches([0, place]))
         assert next(iter(table.batches([0]))).n_rows
-
-
-FLIPPED = """
-import sys
-from pathlib import Path
-import numpy as np
-from features.errors import DataError
-from features.tables.cells import distinct, numbers
-from features.tables.readers import Table
-
-path, refused = Path(sys.argv[1]), 0
-whole = path.read_bytes()
-for bit in np.random.default_rng(0).permutation(8 * len(whole))[:1500]:
-    damaged = bytearray(whole)
-    damaged[bit // 8] ^= 1 << int(bit % 8)
-    path.write_bytes(damaged if bit % 5 else damaged[: bit // 8])
-    try:
-        table = Table.in_files(path)
-        for batch in table.batches((1, 2)):
-            distinct(batch.columns[1]), numbers(batch.columns[2])
-    except DataError as error:
-        assert "\\n" not in str(error), error
-        refused += 1
-print(refused)
-"""
-
-
-def test_a_flipped_bit_or_a_cut_never_ends_the_process(tmp_path):
-    """Nor raises anything but DataError; in a process of its own."""
-    columns = {"a": pyarrow.array([1.5, None, 2.5]), "w": ["one", "two", None], "y": [1.0, 2.0, 3.0]}
-    path = save(tmp_path / "t.parquet", columns, compression="snappy", write_page_checksum=True)
-    done = python("-c", FLIPPED, path)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout) > 900  # refusals
 
 
 @pytest.mark.parametrize("form", ["csv", "csv.gz"])

@@ -215,22 +215,15 @@ def test_one_complaint_is_enough(tmp_path, columns, seed):
 
 
 @pytest.mark.parametrize(
-    ("n_values", "task", "words"),
-    [
-        (2, "binary", None),
-        (7, "multiclass", "7 distinct whole numbers are taken for classes.*data.task=regression"),
-        (26, "multiclass", "26 distinct"),
-        (30, "regression", "30 distinct whole numbers are taken for quantities.*data.task=multiclass"),
-    ],
+    ("n_values", "task", "other"),
+    [(2, "binary", ""), (7, "multiclass", "regression"), (30, "regression", "multiclass")],
 )
-def test_what_whole_numbers_are_taken_for_is_said(tmp_path, n_values, task, words):
+def test_what_whole_numbers_are_taken_for_is_said(tmp_path, n_values, task, other):
     text = "a,y\n" + "".join(f"{k * 7 % 11},{k % n_values}\n" for k in range(120))
     source = table(tmp_path, text)
-    assert (source.task, len(source.notes)) == (task, 1 if words is None else 2)
-    assert words is None or re.search(words, source.notes[1])
-    for asked in ("multiclass", "regression"):
-        source = table(tmp_path, text, task=asked)
-        assert (source.task, len(source.notes)) == (asked, 1)
+    assert source.task == task
+    assert any(f"`data.task={other}`" in note for note in source.notes) == bool(other)
+    assert not any("data.task" in note for note in table(tmp_path, text, task="regression").notes)
 
 
 INDEXED = pandas.DataFrame({"a": np.arange(40.0) ** 2, "b": np.arange(40) % 7, "cost": np.arange(40) / 4}).sample(40)
