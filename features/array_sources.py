@@ -176,8 +176,6 @@ def is_frame(values: Any) -> bool:
 def numeric(values: Any, name: str) -> Any:
     """Return values as they are. Raises DataError for what is no array of numbers, though NumPy reads it as one."""
     kind = getattr(getattr(values, "dtype", None), "kind", "")  # pandas has dtypes of its own
-    if kind == "c":
-        raise DataError(f"Complex data not supported: {name} has the dtype {values.dtype}")
     if kind == "V":
         raise DataError(f"{name} holds records; give np.lib.recfunctions.structured_to_unstructured({name})")
     if hasattr(values, "column_names"):  # of which NumPy reads dates as numbers of some unit
