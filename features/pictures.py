@@ -341,10 +341,8 @@ def _found(
     if others and not skip_bad:
         remedy = "convert them to .png, or leave them out with `data.skip_bad=true`"
         raise DataError(f"{folder}: has pictures of formats that are not read: {shown(others, MOST_NAMED)}; {remedy}")
-    if not listed.names:
-        raise DataError(f"{folder}: has no pictures; put some into a folder with the name of their class")
-    if listed.empty:
-        told = f"has folders of classes without pictures that are read: {shown(listed.empty)}"
+    if listed.empty or not listed.names:
+        told = f"has folders of classes without pictures that are read: {shown(listed.empty) or 'all'}"
         raise DataError(f"{folder}: {told}; convert pictures to .png, and take folders that are no class elsewhere")
     read_now = partial(_read, folder, listed, asked, skip_bad=skip_bad)
     request = {"pictures": repr(asked), "skip_bad": skip_bad, "pillow": PIL.__version__}

@@ -28,7 +28,6 @@ from features.cell_text import (
     UNKNOWN,
     drop_setting,
     names_in,
-    names_text,
     normal_name,
     shown,
     value_of,
@@ -40,7 +39,6 @@ CHANCE = 1e-6  # that a column of a table whose rows are in a random order is ta
 LEAST_FILLED = 0.9  # of the whole numbers from the least to the largest of a count
 LEAST_ROWS = 20  # Fewer are in order by chance.
 MOST_ROWS = 1000  # Rows of an array of which the order is looked at.
-MOST_REPEATED = 20  # Columns of which a warning repeats all names.
 COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr|id)?", re.IGNORECASE)  # Names of columns that count the rows.
 Words = Sequence[Collection[str] | None]  # What the codes of each column stand for, in their order; None for numbers.
 
@@ -179,9 +177,8 @@ def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 class RowOrder(NamedTuple):
-    """The columns that the rows are in the order of, by their places among `names`."""
+    """The columns that the rows are in the order of, by their places."""
 
-    names: Sequence[str]
     left_out: tuple[int, ...] = ()  # those that number the rows, which are no inputs
     kept: tuple[int, ...] = ()  # such ones that are, as there are no others
     following: tuple[int, ...] = ()  # those that follow the rows less strictly
@@ -217,17 +214,14 @@ class RowOrder(NamedTuple):
         found = sorted(counting + numbering)
         left_out = found if others else counting if numbering else []
         kept = [k for k in found if k not in left_out]
-        return cls(tuple(names), tuple(left_out), tuple(kept), tuple(following))
+        return cls(tuple(left_out), tuple(kept), tuple(following))
 
-    def warnings(self, titles: Sequence[str], *, drops: bool) -> Iterator[str]:
-        """Yield what a user should know of them; titles: what `names` are called for people; drops: by a setting."""
-        left_out, kept, following = (shown(titles[k] for k in places) for places in self[1:])
+    def warnings(self, titles: Sequence[str]) -> Iterator[str]:
+        """Yield what a user should know of them; titles: what the columns are called for people."""
+        left_out, kept, following = (shown(titles[k] for k in places) for places in self)
         if left_out:
-            remedy = "by naming it in `data.columns`"
-            if len(self.names) <= MOST_REPEATED:
-                remedy = f"with `data.columns={names_text(self.names)}`"
-            remedy += " in place of `data.drop`" if drops else ""
-            yield f"left out, as they number the rows: {left_out}; use one by which the table is only sorted {remedy}"
+            remedy = "name all inputs in `data.columns` to use one by which the table is only sorted"
+            yield f"left out, as they number the rows: {left_out}; {remedy}"
         if kept:
             yield f"inputs that may number the rows are used, as there are no others: {kept}"
         if following:

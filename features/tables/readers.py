@@ -534,9 +534,13 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
     target = None if asked is None else named_column(table, asked, "target")
     weights, groups = (names.index(name) if name in names else None for name in (columns.weights, columns.groups))
     if columns.inputs:
+        wanted = [normal_name(name) for name in columns.inputs]
+        if missing := [name for name in wanted if name not in names]:
+            told = f"lacks {shown(map(repr, missing))} of the training file, and has {shown(map(repr, names))}"
+            raise DataError(f"{path}: {told}; give the columns of the training file by their names")
+        inputs = [names.index(name) for name in wanted]
         if asked is None and columns.target in names:
             target = names.index(columns.target)
-        inputs = _by_name(names, columns, path)
         unknown = set(range(len(names))) - {*inputs, target, weights, groups, *others}
         if target is None and columns.target is None and len(unknown) == 1:  # an estimator knows no name of its target
             (target,) = unknown
@@ -544,22 +548,10 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
         every = [place for place in range(len(names)) if place not in others or place == target]
         if target is None and len(every) == n_inputs + 1:
             target = target_column(table, None)
-        inputs = tuple(place for place in every if place != target)
+        inputs = [place for place in every if place != target]
         if len(inputs) != n_inputs:
-            wanted = f"{n_inputs} inputs" + (" and a target" if labelled or asked else "")
-            raise DataError(f"{path}: has {len(every)} columns, wanted the model's {wanted}")
+            raise DataError(f"{path}: has {len(every)} columns, the model wants {n_inputs} inputs")
     if labelled and target is None:
-        wanted = "" if columns.target is None else f" {columns.target!r}"
-        raise DataError(f"{path}: has no target column{wanted}; name the one to compare with (--target NAME)")
-    return TableLayout(tuple(names), inputs, target, weights, groups)
-
-
-def _by_name(names: list[str], known: Columns, path: Path) -> tuple[int, ...]:
-    wanted = [normal_name(name) for name in known.inputs]
-    missing = [name for name in wanted if name not in names]
-    if missing:
-        others = [name for name in names if name not in wanted]
-        lacks, has = (f"the column{'s' * (len(some) > 1)} {shown(map(repr, some))}" for some in (missing, others))
-        told = f"lacks {lacks} and has {has}" if others else f"lacks {lacks}"
-        raise DataError(f"{path}: {told}; give the columns of the training file by their names")
-    return tuple(names.index(name) for name in wanted)
+        told = "" if columns.target is None else f" {columns.target!r}"
+        raise DataError(f"{path}: has no target column{told}; name the one to compare with (--target NAME)")
+    return TableLayout(tuple(names), tuple(inputs), target, weights, groups)

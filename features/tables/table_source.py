@@ -163,8 +163,7 @@ class TrainingTable:
         codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # np.delete copies all rows
         _check_names(table, inputs, named)
         learner.check(spec, order.left_out, place)
-        titles = [layout.title(place) for place in layout.inputs]
-        warnings = tuple(order.warnings(titles, drops=spec.drop is not None))
+        warnings = tuple(order.warnings([layout.title(place) for place in layout.inputs]))
         found = replace(found, sample=(drawn, codes), warnings=warnings)
         if not asked.encodes:
             return found

@@ -380,7 +380,7 @@ def test_rows_that_are_equal_with_their_words_and_gaps_are_in_one_part_and_told_
 
 
 TEST_FAULTS = {
-    "b,y\n1,2\n": "test.csv: lacks the column 'a'",
+    "b,y\n1,2\n": "test.csv: lacks 'a'",
     "a,b\n1,2\n": "has no target column 'y'",
     "a,b,y\n1,2,\n": "no label",
     "a,b,y\n1,2,x\n": "column y: 'x' in line 2 is a word; numbers are needed",
