@@ -178,7 +178,8 @@ class Learner:
             told = f"numbers and {counted(len(words), 'other word')}{example(WORD)}"
             return f"{told}; write the numbers that are meant, or nothing; if they are names, {as_words}"
         if len(words) > self._asked.most:
-            told = f"{len(words)} words{example(WORD)}, more than {self._asked.most}"
+            count = f"over {MOST_WORDS}" if len(words) > MOST_WORDS else len(words)
+            told = f"{count} words{example(WORD)}, more than {self._asked.most}"
             more = f"`data.categories={len(words)}` takes them"
             return f"{told}; {more}" if len(words) <= min(MOST_WORDS, n_rows // LEAST_REPEATED) else told
         if (twice := of_one_value(map(value_of, words))) is not None:

@@ -154,7 +154,7 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     (WIDE, {"drop": ("t",)}, "a (9 of 10 missing, the first in line 3)", MISSING),
     (rows_of_a([""] * 18), {}, "a (no cell", DROP),
     (TEXTS, {"categories": 9}, "a, b (20 words", '`data.drop="a, b"`'),
-    (rows_of_a(f"w{k}" for k in range(1002)), ENCODED | {"categories": 1000}, "more than 1000", DROP),
+    (rows_of_a(f"w{k}" for k in range(1002)), ENCODED | {"categories": 1000}, "over 1000 words", DROP),
     (rows_of_a(f"w{k % 70}" for k in range(99)), ENCODED, "more than 64", DROP),
     (CODES, {}, "zip (9 words, such as '00' in line 2)", ONEHOT),
     (rows_of_a(2**53 + k for k in range(30)), {}, "'9007199254740992' in line 2, which float64 does not", DROP),
