@@ -17,13 +17,12 @@ from typing import Any, NamedTuple, NoReturn
 
 import psutil
 
-from features.cell_text import composed, shown
+from features.cell_text import composed, has_controls, shown
 from features.errors import DataError, MissingInputError, UnavailableError
 
 _PIECE_BYTES = 1 << 20
 PACKED_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}  # and what Arrow calls them
 _PARTS = {"train", "test"}
-_SURROGATES = re.compile("[\\ud800-\\udfff]")  # which stand for bytes of a name that are no UTF-8
 CSV_SUFFIXES = (".csv", ".tsv")
 TABLE_SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 KNOWN_TABLES = ".csv, .tsv (also .gz, .zst) or .parquet, or a folder of such"
@@ -129,9 +128,9 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def check_text(folder: Path, names: Iterable[str]) -> None:
-    """Raise DataError for a name of a file that is no UTF-8 text."""
-    if bad := next(filter(_SURROGATES.search, names), None):
-        raise DataError(f"{folder}: the name of {bad!r:.200} is no UTF-8 text; rename it")
+    """Raise DataError for a name of a file with control characters, or bytes that are no UTF-8."""
+    if bad := next(filter(has_controls, names), None):
+        raise DataError(f"{folder}: the name of {bad!r:.200} is no UTF-8 text, or has control characters; rename it")
 
 
 @contextmanager
@@ -203,7 +202,7 @@ def table_files(path: Path) -> list[Path]:
     files = sorted(_parts_below(path))
     if len({is_parquet(file) for file in files}) > 1:
         raise DataError(f"{path}: has .csv and .parquet files; give each kind a folder")
-    check_text(path, map(str, files))
+    check_text(path, (str(file.relative_to(path)) for file in files))
     known = dict[tuple[int, int], Path]()
     for file in files:
         status = file.stat()

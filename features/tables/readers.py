@@ -7,7 +7,6 @@ f0, f1, … . A model finds its columns by name; by place where it was trained o
 """
 
 import csv
-import json
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -83,7 +82,7 @@ class CsvFile:
     decimal: what stands before the decimals of numbers, a point or a comma; numbers with the other one are refused.
     """
 
-    metadata = None
+    index_columns: Sequence[Any] = ()  # a text names none
 
     def __init__(self, path: Path, *, header: bool | None, decimal: str = ".") -> None:
         self.path, self._header, self.decimal = path, header, decimal
@@ -269,9 +268,9 @@ class ParquetFile:
         return [normal_name(name) for name in self._facts[0].names]
 
     @property
-    def metadata(self) -> Any:
-        """What programs that wrote the table say of it, by their names."""
-        return self._facts[0].metadata
+    def index_columns(self) -> Sequence[Any]:
+        """The columns that pandas calls the index, by their names; and ranges, which are no columns."""
+        return (self._facts[0].pandas_metadata or {}).get("index_columns", ())
 
     def count_rows(self) -> int:
         return self._facts[1]
@@ -384,15 +383,8 @@ class Table:
 
     @cached_property
     def index(self) -> frozenset[int]:
-        """Which columns are the index of a pandas frame, and are read only where they are named.
-
-        Those are such that its metadata lists, or that have the name of one.
-        """
-        try:
-            listed = json.loads((self.parts[0].metadata or {})[b"pandas"])["index_columns"]
-        except (KeyError, TypeError, ValueError):
-            listed = []
-        known = {normal_name(name) for name in listed if isinstance(name, str)}
+        """Which columns are the index of a pandas frame, or have its name, and are read only where they are named."""
+        known = {normal_name(name) for name in self.parts[0].index_columns if isinstance(name, str)}
         names = enumerate(self.names)
         return frozenset(place for place, name in names if name in known or _PANDAS_INDEX.fullmatch(name))
 
