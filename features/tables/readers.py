@@ -188,9 +188,9 @@ class CsvFile:
             raise DataError(f"{self.path}: line {self._line_of(empty[0])}{more} no cell; delete such lines")
         if any(b"\n" in (cell or b"") for cell in end):  # Arrow takes all that follows a lone quote for the last cell.
             try:
-                deque(self._rows(), maxlen=0)
+                deque(self._rows(strict=True), maxlen=0)
             except csv.Error as error:
-                raise DataError(f"{self.path}: the quotes of its last cell do not end ({error}); mend them") from None
+                raise DataError(f"{self.path}: its quotes do not end as they should ({error}); mend them") from None
 
     def _cells(self, cells: "pyarrow.Array", place: int, start: int) -> "pyarrow.Array":
         """Return the cells of a column from a row on, with points for decimal commas."""
@@ -203,12 +203,15 @@ class CsvFile:
             raise DataError(f"{self.path}: {fault}; take points between thousands out, and write all decimals alike")
         return compute.replace_substring_regex(cells, _DECIMAL_COMMA, r"\1.\2")
 
-    def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the line on which each row ends, which Arrow does not tell, and its cells, as Python reads them."""
+    def _rows(self, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
+        """Yield the line on which each row ends, which Arrow does not tell, and its cells, as Python reads them.
+
+        strict: whether csv.Error is raised for quotes that do not end, or have other text behind them.
+        """
         csv.field_size_limit(MOST_CELL_CHARACTERS)
         with open_unpacked(self.path) as stream:
             text = TextIOWrapper(stream, errors="replace", newline="")
-            rows = csv.reader(text, delimiter=self.separator, strict=True)
+            rows = csv.reader(text, delimiter=self.separator, strict=strict)
             filled = (cells for cells in rows if len(cells) > 1 or any(map(str.strip, cells)))
             if self._header:
                 next(filled)
@@ -217,7 +220,8 @@ class CsvFile:
 
     def _line_of(self, row: int) -> int:
         """Return the line on which a row of the file ends; reads the file up to there."""
-        return next(islice(self._rows(), row, None))[0]
+        last = deque(islice(self._rows(), row + 1), maxlen=1)
+        return last[0][0]
 
     def _damage(self, words: str, start: int) -> DataError:
         """Return what is wrong with a file, from what Arrow says of it after a row."""
