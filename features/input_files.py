@@ -271,10 +271,9 @@ def n_picture_folders(folder: Path, most: int = 2) -> int:
     return n_found
 
 
-def _folders_in(folder: Path) -> Iterator[Path]:
+def _folders_in(folder: Path) -> list[Path]:
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith((".", "_")))
-    yield from (folder / name for name in names)
+        return sorted(folder / entry.name for entry in entries if entry.is_dir() and entry.name[0] not in "._")
 
 
 def part_folders(folder: Path) -> dict[str, Path]:
