@@ -26,7 +26,6 @@ TIMES = "give numbers of days or seconds"
 NUMBERS = (
     "give numbers: words by OneHotEncoder in a pipeline, text by .astype(float), times as seconds, lists as columns"
 )
-MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 Keys = tuple[str, ...]  # the names of four arrays: inputs and labels of the train and of the test part
 SPLIT_KEYS: Keys = ("train/X", "train/y", "test/X", "test/y")
 PART_KEYS: Keys = ("X_train", "y_train", "X_test", "y_test")
@@ -91,9 +90,8 @@ def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: Ke
         raise DataError(f"{spec.dataset}: has X and a test part ({of_test[0]}); call the arrays {', '.join(of_parts)}")
     missing = [key for key in keys if key not in known]
     if missing:
-        found = [name[:40] for name in sorted(known)]  # a file may have thousands
-        shown = ", ".join(found[:12] + ["..."] * (len(found) > 12)) or "nothing"
-        raise DataError(f"{spec.dataset}: needs X and {target}, or {', '.join(of_parts)}; found {shown}")
+        found = shown(sorted(known)) or "nothing"
+        raise DataError(f"{spec.dataset}: needs X and {target}, or {', '.join(of_parts)}; found {found}")
     more = []
     for option, asked in (("weights", spec.weights), ("groups", spec.groups)):
         names = [key if asked is None else asked if key == "X" else asked.join(key.split("X")) for key in keys[::2]]
@@ -178,26 +176,24 @@ def is_frame(values: Any) -> bool:
 def numeric(values: Any, name: str) -> Any:
     """Return values as they are. Raises DataError for what is no array of numbers, though NumPy reads it as one."""
     kind = getattr(getattr(values, "dtype", None), "kind", "")  # pandas has dtypes of its own
-    if kind == "c":
-        raise DataError(f"Complex data not supported: {name} has the dtype {values.dtype}")
     if kind == "V":
         raise DataError(f"{name} holds records; give np.lib.recfunctions.structured_to_unstructured({name})")
     if hasattr(values, "column_names"):  # of which NumPy reads dates as numbers of some unit
         raise DataError(f"{name} is a table of Arrow; give {name}.to_pandas()")
     if hasattr(values, "collect"):
         raise DataError(f"{name} is a lazy frame; give {name}.collect()")
-    if is_frame(values):
-        names = [str(column) for column in values.columns]
-        if len(set(names)) < len(names):
-            raise DataError(f"{name} has several columns of one name; rename them: {shown(names)}")
-        for column in values.columns:
-            if np.ndim(values[column]) > 1:  # as polars gives structs
-                raise DataError(f"{name}: column {column} holds lists or structs; give each place or field a column")
-            if str(values[column].dtype).startswith("Sparse"):
-                raise DataError(f"{name}: column {column} is sparse; give {name}.sparse.to_dense()")
-            _check_objects(values[column], name, words=False, place=f" in column {column}")
-    else:
-        _check_objects(values, name, words=False)
+    if not is_frame(values):
+        _check_numbers(values, name)
+        return values
+    names = [str(column) for column in values.columns]
+    if len(set(names)) < len(names):
+        raise DataError(f"{name} has several columns of one name; rename them: {shown(names)}")
+    for column in values.columns:
+        if np.ndim(values[column]) > 1:  # as polars gives structs
+            raise DataError(f"{name}: column {column} holds lists or structs; give each place or field a column")
+        if str(values[column].dtype).startswith("Sparse"):
+            raise DataError(f"{name}: column {column} is sparse; give {name}.sparse.to_dense()")
+        _check_numbers(values[column], name, f" in column {column}")
     return values
 
 
@@ -205,19 +201,39 @@ def given_labels(labels: Any, name: str = "y") -> Any:
     """Return labels, objects as what they are. Raises DataError where one is missing, or they are of no one type."""
     if labels is None:  # what needs them says so
         return None
-    _check_objects(labels, name, words=True)
-    array = np.asarray(labels)
+    array = _plain(labels, name)
+    cells = array.reshape(-1).tolist() if array.dtype.kind in "OT" else []
+    if (gap := next((row for row, cell in enumerate(cells) if text_of(cell) is None), None)) is not None:
+        raise DataError(f"{name}: row {gap} has no label")
+    held = {"words" if isinstance(cell, str | bytes) else _kind_of(cell) for cell in cells}
+    if len(held) > 1 or held - {"words", "numbers"}:
+        raise DataError(f"{name} holds {' and '.join(sorted(held, reverse=True))}; give labels of one type")
     if array.size and isinstance(array.reshape(-1)[0], str):
         _check_no_gap(array.reshape(-1).astype(str), name)
     plain = np.array(array.tolist()) if array.dtype.kind == "O" and array.size else array
     return plain if plain.dtype.kind in "biuf" else labels
 
 
-def _check_objects(values: Any, name: str, *, words: bool, place: str = "") -> None:
-    """Raise DataError for an object that is no number, or no word where `words` are asked for, with no missing one.
+def _check_numbers(values: Any, name: str, place: str = "") -> None:
+    """Raise DataError for words, other objects, and numbers that float64 does not tell apart; place: where they are."""
+    array = _plain(values, name)
+    check_whole(array, name)
+    for cell in array.reshape(-1).tolist() if array.dtype.kind in "OTUS" and array.ndim else ():
+        if str(cell) == "<NA>":  # of pandas, in a column of objects
+            raise DataError(f"{name} contains {cell}; write np.nan, or fill gaps in with SimpleImputer")
+        held = "words" if isinstance(cell, str | bytes) else "numbers" if text_of(cell) is None else _kind_of(cell)
+        if held != "numbers" and not isinstance(cell, dict):  # of which NumPy tells what scikit-learn wants
+            raise DataError(f"{name} holds {held}{place}, such as {cell!r:.60}; {NUMBERS}")
+        if isinstance(cell, Integral) and abs(int(cell)) >= LARGEST_WHOLE:
+            raise DataError(f"{name} holds whole numbers{place}, such as {cell!r:.60}; {UNTOLD}")
 
-    place: where the values are, for people.
-    """
+
+def _kind_of(cell: Any) -> str:
+    return "numbers" if isinstance(cell, Real | Decimal | np.bool) else f"objects of type {type(cell).__name__}"
+
+
+def _plain(values: Any, name: str) -> np.ndarray:
+    """Return values as an array of NumPy. Raises DataError for hidden ones, lists of several lengths, and times."""
     if np.ma.isMaskedArray(values) and np.ma.is_masked(values):  # arrays of pandas have a mask of their own
         raise DataError(f"{name} has values that a mask hides; fill them in, or leave their rows out")
     try:
@@ -226,28 +242,7 @@ def _check_objects(values: Any, name: str, *, words: bool, place: str = "") -> N
         raise DataError(f"{name} holds lists of several lengths; give each row as many numbers") from None
     if array.dtype.kind in "mM":
         raise DataError(f"{name} holds times ({array.dtype}); {TIMES}")
-    if not words:
-        check_whole(array, name)
-    if array.dtype.kind not in "OTUS" or (words and array.dtype.kind in "US") or not array.ndim:
-        return
-    kinds = set[bool]()
-    for row, cell in enumerate(array.reshape(-1).tolist()):
-        is_word = isinstance(cell, str | bytes)
-        kinds.add(is_word)
-        if is_word and words:
-            continue
-        if not is_word and text_of(cell) is None:
-            if words:
-                raise DataError(f"{name}: row {row} has no label")
-            if str(cell) == "<NA>":  # of pandas, in a column of objects
-                raise DataError(f"{name} contains {cell}; write np.nan, or fill gaps in with SimpleImputer")
-        elif not isinstance(cell, Real | Decimal | np.bool | dict):  # of which NumPy tells what scikit-learn wants
-            held = "words" if is_word else f"objects of type {type(cell).__name__}"
-            raise DataError(f"{name} holds {held}{place}, such as {cell!r:.60}; {NUMBERS}")
-        elif isinstance(cell, Integral) and not words and abs(int(cell)) >= LARGEST_WHOLE:
-            raise DataError(f"{name} holds whole numbers{place}, such as {cell!r:.60}; {UNTOLD}")
-    if words and len(kinds) > 1:
-        raise DataError(f"{name} holds words and numbers; give labels of one type")
+    return array
 
 
 def label_array(labels: np.ndarray, name: str) -> np.ndarray:
@@ -262,12 +257,7 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
             raise DataError(f"{name} holds bytes that are no ASCII text ({error.object[:20]!r}); store text") from None
     if labels.dtype.kind not in "biufU":
         raise DataError(f"{name} holds {labels.dtype} values; numbers or strings are needed")
-    if labels.dtype.kind == "U" and labels.size and labels.dtype.itemsize:
-        flat = np.ascontiguousarray(labels.reshape(-1), labels.dtype.newbyteorder("="))
-        codes = flat.view(np.uint32).reshape(len(flat), -1)  # an array may hold any 32 bits for a character
-        bad = np.flatnonzero(((codes > MAX_CODE_POINT) | (codes >> 11 == SURROGATES >> 11)).any(axis=1))
-        if bad.size:
-            raise DataError(f"{name}: row {bad[0]} holds a character that no text has (a lone surrogate?); mend it")
+    if labels.dtype.kind == "U":
         _check_no_gap(labels.reshape(-1), name)
         texts, of_rows = np.unique(labels, return_inverse=True)
         labels = np.array([composed(text) for text in texts.tolist()])[of_rows]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from features.errors import UsageError
 from features.row_draws import RowKeys, draw_numbers, pair_keys
-from features.rows import Mapped, Repeated, Rows, keys_of_inputs
+from features.rows import Chosen, Mapped, Rows, keys_of_inputs
 from features.source import Source, SourceSpec
 
 ALGORITHM_VERSION = 1
@@ -93,9 +93,10 @@ class Copies:
         """Return the rows that images become: copies are in the group of their image, or are one."""
         X, known, numbers = images.X, images.keys, images.numbers
         known = keys_of_inputs(X) if known is None else known
+        of_rows = np.repeat(np.arange(len(images)), self.count)
 
         def again(values: Any) -> Any:
-            return None if values is None else Repeated(values, self.count)
+            return None if values is None else Chosen(values, of_rows)
 
         return Rows(
             Mapped(again(X), self.deformed, X.shape[1:], X.dtype),

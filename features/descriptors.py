@@ -252,7 +252,7 @@ def soft_hog(images: np.ndarray, parameters: SoftHog | None = None) -> np.ndarra
     for start in range(0, len(images), _IMAGES_AT_ONCE):
         some = _channels(images[start : start + _IMAGES_AT_ONCE])
         padded = np.pad(some, ((0, 0), (0, 0), (around, around), (around, around)), mode="edge")
-        soft_hog_rows(padded, bell, slope, *votes, ORIENTATIONS, out[start : start + len(some)])
+        soft_hog_rows(padded, bell, slope, *votes, out[start : start + len(some)])
     return out
 
 
@@ -300,7 +300,7 @@ def _gradient(padded: np.ndarray, bell: np.ndarray, slope: np.ndarray, space: np
 
 @njit(nogil=True)
 def _vote_softly(
-    shares: np.ndarray, lower: np.ndarray, row_votes: np.ndarray, column_votes: np.ndarray, n_bins: int, out: np.ndarray
+    shares: np.ndarray, lower: np.ndarray, row_votes: np.ndarray, column_votes: np.ndarray, out: np.ndarray
 ) -> None:
     """Add up the votes of one image.
 
@@ -309,7 +309,7 @@ def _vote_softly(
     """
     height, width = lower.shape
     n_rows, n_columns = out.shape[0], out.shape[1]
-    of_row = np.empty((n_columns, n_bins))
+    of_row = np.empty((n_columns, ORIENTATIONS))
     out[:] = 0.0
     for y in range(height):
         of_row[:] = 0.0
@@ -319,7 +319,7 @@ def _vote_softly(
                 continue
             empty = False
             first = lower[y, x]
-            second = first + 1 if first + 1 < n_bins else 0
+            second = first + 1 if first + 1 < ORIENTATIONS else 0
             for column in range(n_columns):
                 vote = column_votes[x, column]
                 if vote > 0.0:
@@ -331,19 +331,13 @@ def _vote_softly(
             vote = row_votes[y, row]
             if vote > 0.0:
                 for column in range(n_columns):
-                    for k in range(n_bins):
+                    for k in range(ORIENTATIONS):
                         out[row, column, k] += vote * of_row[column, k]
 
 
 @njit(cache=True, nogil=True)
 def soft_hog_rows(
-    padded: np.ndarray,
-    bell: np.ndarray,
-    slope: np.ndarray,
-    row_votes: np.ndarray,
-    column_votes: np.ndarray,
-    n_bins: int,
-    out: np.ndarray,
+    padded: np.ndarray, bell: np.ndarray, slope: np.ndarray, rows: np.ndarray, columns: np.ndarray, out: np.ndarray
 ) -> None:
     """Write the features of padded images (n, channels, H + 2r, W + 2r) f8 to `out` (n, d) f4; r + 1 = len(bell)."""
     around = bell.size - 1
@@ -351,7 +345,7 @@ def soft_hog_rows(
     space, other = np.empty((2, 4, padded.shape[2], padded.shape[3]))
     shares, lower = np.zeros((2, height, width)), np.zeros((height, width), np.int64)
     histograms = np.empty(out.shape[1])
-    cells = histograms.reshape(row_votes.shape[1], column_votes.shape[1], n_bins)
+    cells = histograms.reshape(rows.shape[1], columns.shape[1], ORIENTATIONS)
     for i in range(padded.shape[0]):
         _gradient(padded[i, 0], bell, slope, space)
         for channel in range(1, padded.shape[1]):  # the strongest gradient counts
@@ -368,12 +362,12 @@ def soft_hog_rows(
                 if dx == 0.0 and dy == 0.0:
                     continue
                 magnitude = math.sqrt(dx * dx + dy * dy)
-                position = math.atan2(dy, dx) * (n_bins / (2.0 * math.pi)) + n_bins  # in bins
+                position = math.atan2(dy, dx) * (ORIENTATIONS / (2.0 * math.pi)) + ORIENTATIONS  # in bins
                 whole = int(position)
                 shares[1, y, x] = magnitude * (position - whole)
                 shares[0, y, x] = magnitude - shares[1, y, x]
-                lower[y, x] = whole % n_bins
-        _vote_softly(shares, lower, row_votes, column_votes, n_bins, cells)
+                lower[y, x] = whole % ORIENTATIONS
+        _vote_softly(shares, lower, rows, columns, cells)
         out[i] = histograms / (histograms.sum() + FLOOR)
 
 

@@ -6,7 +6,6 @@ same bytes as uint8, int64 or float32, from 0 to 255 or from 0 to 1.
 
 import gzip
 import math
-import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -132,11 +131,11 @@ def check_scale(images: np.ndarray, scale: float) -> None:
 
 def idx_files(folder: Path, names: Iterable[str]) -> dict[str, Path]:
     """Return where a folder has some of `IDX_FILES`. Raises MissingInputError with all that it lacks."""
-    found = {name: idx_file(folder, name) for name in names}
-    if missing := [name for name, path in found.items() if path is None]:
+    found = {name: path for name in names if (path := idx_file(folder, name)) is not None}
+    if missing := [name for name in names if name not in found]:
         words = "give MNIST's four IDX files, or"
         raise MissingInputError(f"{folder}: lacks {', '.join(missing)} (raw or .gz); {words} {KNOWN_PICTURES}")
-    return {name: path for name, path in found.items() if path is not None}
+    return found
 
 
 def idx_file(folder: Path, name: str) -> Path | None:
@@ -147,34 +146,25 @@ def idx_file(folder: Path, name: str) -> Path | None:
 def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
     """Read an IDX file, raw or gzip by its first bytes: uint8, images with 3 dimensions or labels with 1.
 
-    The format is big-endian: two zero bytes, a type (8 = unsigned byte, the only one read here), the number of
-    dimensions, a uint32 for each, then the bytes in C order.
-
-    Raises MissingInputError where there is no such file, DataError where it is damaged, or not as its header says.
+    Raises FileNotFoundError where there is no such file, DataError where it is damaged, or not as its header says.
     """
-    try:
-        with open_plain(path) as stream:
-            return parse_idx(stream.read(), n_dimensions, str(path))
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise MissingInputError(f"{path}: no such file; expected an IDX file") from error
+    with open_plain(path) as stream:
+        return parse_idx(stream.read(), n_dimensions, str(path))
 
 
 def parse_idx(content: bytes, n_dimensions: int, name: str) -> np.ndarray:
-    """Return what the content of an IDX file holds. Raises as `read_idx`."""
+    """Return what the content of an IDX file holds. Raises as `read_idx`.
+
+    The format is big-endian: two zero bytes, a type (8 = unsigned byte, the only one read here), the number of
+    dimensions, a uint32 for each, then the bytes in C order.
+    """
     try:
         content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{name}: damaged gzip stream, cut short or with bytes after its end ({error})") from error
-    header_bytes, expected = 4 + 4 * n_dimensions, bytes((0, 0, 8, n_dimensions))
-    if len(content) < header_bytes:
-        raise DataError(f"{name}: ends inside its IDX header ({len(content)} of {header_bytes} bytes)")
-    if content[:4] != expected:
-        wanted = f"unsigned bytes, {n_dimensions} dimension{'s' if n_dimensions > 1 else ''}"
-        raise DataError(f"{name}: IDX magic is 0x{content[:4].hex()}, expected 0x{expected.hex()} ({wanted})")
-    shape = struct.unpack(f">{n_dimensions}I", content[4:header_bytes])
-    if 0 in shape:
-        raise DataError(f"{name}: its IDX header says shape {shape}, which is empty")
-    if math.prod(shape) != len(content) - header_bytes:
-        told = f"its IDX header promises {math.prod(shape)} bytes"
-        raise DataError(f"{name}: {told}, the file holds {len(content) - header_bytes}")
-    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
+    begin, head = 4 + 4 * n_dimensions, bytes((0, 0, 8, n_dimensions))
+    shape = tuple(np.frombuffer(content[4:begin].ljust(begin - 4, b"\0"), ">u4").tolist())
+    if content[:4] != head or len(content) != begin + math.prod(shape) or 0 in shape:
+        told = f"its {len(content)} bytes begin with 0x{content[:4].hex()} and promise the shape {shape}"
+        raise DataError(f"{name}: is no IDX file of unsigned bytes in {n_dimensions} dimensions; {told}")
+    return np.frombuffer(content, np.uint8, offset=begin).reshape(shape)

@@ -9,20 +9,20 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from io import BufferedReader, FileIO, RawIOBase
+from contextlib import contextmanager
+from io import BufferedReader, FileIO
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import psutil
 
-from features.cell_text import composed, shown
+from features.cell_text import composed, has_controls, shown
 from features.errors import DataError, MissingInputError, UnavailableError
 
 _PIECE_BYTES = 1 << 20
 PACKED_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}  # and what Arrow calls them
 _PARTS = {"train", "test"}
-_SURROGATES = re.compile("[\\ud800-\\udfff]")  # which stand for bytes of a name that are no UTF-8
 CSV_SUFFIXES = (".csv", ".tsv")
 TABLE_SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 KNOWN_TABLES = ".csv, .tsv (also .gz, .zst) or .parquet, or a folder of such"
@@ -128,41 +128,27 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def check_text(folder: Path, names: Iterable[str]) -> None:
-    """Raise DataError for a name of a file that is no UTF-8 text."""
-    if bad := next(filter(_SURROGATES.search, names), None):
-        raise DataError(f"{folder}: the name of {bad!r:.200} is no UTF-8 text; rename it")
+    """Raise DataError for a name of a file with control characters, or bytes that are no UTF-8."""
+    if bad := next(filter(has_controls, names), None):
+        raise DataError(f"{folder}: the name of {bad!r:.200} is no UTF-8 text, or has control characters; rename it")
 
 
-def open_unpacked(path: Path) -> BufferedReader:
-    """Open a plain file to read front to back; .gz and .zst are unpacked, and reads of damage raise DataError."""
-    file = open_plain(path)
-    return BufferedReader(_Unpacked(file, path), _PIECE_BYTES) if path.suffix.lower() in PACKED_SUFFIXES else file
-
-
-class _Unpacked(RawIOBase):
-    def __init__(self, packed: BufferedReader, path: Path) -> None:
-        self._packed, self._path = packed, path
+@contextmanager
+def open_unpacked(path: Path) -> Iterator[BufferedReader]:
+    """Open a plain file to read front to back, .gz and .zst unpacked; reads of damage raise DataError."""
+    packed = path.suffix.lower()
+    with open_plain(path) as file:
+        if packed not in PACKED_SUFFIXES:
+            yield file
+            return
         import pyarrow  # takes 0.1 s, and images need none
 
-        kind = PACKED_SUFFIXES[path.suffix.lower()]
-        self._stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(packed, mode="r"), kind)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
+        stream: Any = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), PACKED_SUFFIXES[packed])
         try:
-            data = self._stream.read(len(buffer))
+            yield BufferedReader(stream, _PIECE_BYTES)
         except OSError as error:
-            packed = self._path.suffix.lower()
             remedy = f"copy it again, or take {packed} off its name if it is not packed"
-            raise DataError(f"{self._path}: damaged {packed} file ({error}); {remedy}") from error
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        self._packed.close()
-        super().close()
+            raise DataError(f"{path}: damaged {packed} file ({error}); {remedy}") from error
 
 
 def suffix_of(path: Path) -> str:
@@ -216,7 +202,7 @@ def table_files(path: Path) -> list[Path]:
     files = sorted(_parts_below(path))
     if len({is_parquet(file) for file in files}) > 1:
         raise DataError(f"{path}: has .csv and .parquet files; give each kind a folder")
-    check_text(path, map(str, files))
+    check_text(path, (str(file.relative_to(path)) for file in files))
     known = dict[tuple[int, int], Path]()
     for file in files:
         status = file.stat()
@@ -285,10 +271,9 @@ def n_picture_folders(folder: Path, most: int = 2) -> int:
     return n_found
 
 
-def _folders_in(folder: Path) -> Iterator[Path]:
+def _folders_in(folder: Path) -> list[Path]:
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith((".", "_")))
-    yield from (folder / name for name in names)
+        return sorted(folder / entry.name for entry in entries if entry.is_dir() and entry.name[0] not in "._")
 
 
 def part_folders(folder: Path) -> dict[str, Path]:
@@ -313,12 +298,8 @@ def check_classes(folder: Path) -> None:
         alike = sorted(_picture_folders(first) & _picture_folders(second))
         are_parts = all(PART_NAMES.fullmatch(path.name) for path in (first, second))
         if len(alike) > 1 or (are_parts and _picture_folders(first)):
-            told = f"{first.name} and {second.name} have the same folders of pictures ({shown(alike, 3)})"
-            if len(alike) < 2:
-                told = f"{first.name} has folders of pictures, and {second.name} is beside it"
-            remedy = "put the pictures of each class into one folder"
-            if are_parts or not any(PART_NAMES.fullmatch(name) or name.isdecimal() for name in alike):
-                remedy = f"if they are parts, train on {first} with `data.test={second}`; if classes, {remedy}"
+            told = f"{first.name} and {second.name} look like parts (folders of pictures in both: {shown(alike, 3)})"
+            remedy = f"if they are, train on {first} with `data.test={second}`, else put each class into one folder"
             raise DataError(f"{folder}: {told}; {remedy}")
 
 

@@ -280,7 +280,7 @@ def with_copies(source: Source, spec: SourceSpec) -> Source:
 @lru_cache(maxsize=2)  # the tasks of a run do not read a file again for every block
 def _opened(spec: SourceSpec, data_dir: str | None, stamps: tuple, keeper: Keeper | None) -> Source:
     source = with_copies(_open(spec, keeper), spec)
-    if spec.dataset not in NAMED and stamp_of(spec) != stamps:  # each file of those has its sha256
+    if stamp_of(spec) != stamps:
         raise changed(spec)
     return source
 
@@ -299,27 +299,22 @@ def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
     if spec.dataset in NAMED:
         return _OPENERS[spec.dataset](spec)
     path = Path(spec.dataset)
-    if path.is_dir() and is_table(path) and not table_files(path):
-        raise UsageError(f"dataset {spec.dataset}: is a folder without files of that type")
     if is_picture_folder(path):
         from features.pictures import open_pictures  # with what decodes them
 
         return open_pictures(spec, path, keeper)
-    if path.is_dir() and path.suffix != ".zarr" and not is_table(path):
-        arrays = {name: read_idx(file, IDX_FILES[name]) for name, file in idx_files(path, IDX_FILES).items()}
-        return source_of_idx(spec, path.resolve().name, arrays)
-    if path.suffix == ".npz" or is_table(path):
-        if not path.exists():
-            raise MissingInputError(f"dataset {spec.dataset}: no such file")
-        if path.suffix == ".npz":
-            return open_npz(spec, path)
-        # Imported here: what reads tables takes a while to import.
-        from features.tables.table_source import open_table
+    if is_table(path):
+        from features.tables.table_source import open_table  # with pyarrow, which takes a while to import
 
         return open_table(spec, path, keeper)
     if path.suffix == ".zarr":
         raise UsageError(f"dataset {spec.dataset}: a zarr store must be opened by the caller and passed as arrays")
+    if path.is_dir():
+        arrays = {name: read_idx(file, IDX_FILES[name]) for name, file in idx_files(path, IDX_FILES).items()}
+        return source_of_idx(spec, path.resolve().name, arrays)
     if path.exists():
+        if path.suffix == ".npz":
+            return open_npz(spec, path)
         known = f".npz, {KNOWN_TABLES}, .zarr, an IDX folder, or {KNOWN_PICTURES}"
         raise UsageError(f"dataset {spec.dataset}: file type not known; give {known}")
     if path.suffix or len(path.parts) > 1:
@@ -330,24 +325,21 @@ def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
 def stamp_of(spec: SourceSpec) -> tuple:
     """Return sizes and times of the files, so that the same process reads a changed file again.
 
-    Of pictures those of their folders: the content of each is compared whenever it is decoded.
+    Of pictures those of their folders: the content of each is compared whenever it is decoded. Of published data none:
+    each of their files has its sha256.
     """
-    path, stamps = Path(spec.dataset), []
     if spec.dataset in NAMED:
-        place = spec.data_dir or os.environ.get("SLKL_DATA_DIR")
-        if not place or spec.dataset in ("digits", "sinc"):
-            return ()  # generated; or in the cache, where a file has its sha256 or is replaced
-        files = sorted([*Path(place).glob("*"), *Path(place).glob(f"{spec.dataset}/*")])
-    elif path.is_dir() and path.suffix == ".zarr":
+        return ()
+    path, stamps = Path(spec.dataset), []
+    tops = [path, *([Path(spec.test)] if spec.test else [])]
+    if path.is_dir() and path.suffix == ".zarr":
         files = sorted(path.rglob("*"))
     elif is_picture_folder(path):
-        tops = [path, *([Path(spec.test)] if spec.test and Path(spec.test).is_dir() else [])]
-        files = [folder for top in tops for folder, _, _ in walk(top)]
+        files = [folder for top in tops if top.is_dir() for folder, _, _ in walk(top)]
     elif path.is_dir() and not is_table(path):
         files = [file for file in (idx_file(path, name) for name in IDX_FILES) if file is not None]
     else:
-        tables = [path, *([Path(spec.test)] if spec.test else [])]
-        files = [file for table in tables for file in (table_files(table) if is_table(table) else [table])]
+        files = [file for top in tops for file in (table_files(top) if is_table(top) else [top])]
     for file in files:
         with suppress(OSError):  # of a dangling link; opening it will say so
             stamps.append(stamp(file))

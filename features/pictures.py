@@ -44,11 +44,9 @@ from features.input_files import (
 from features.row_draws import RowKeys, row_keys
 from features.rows import Rows, Some
 from features.source import PARTS, Keeper, Source, SourceSpec, Tick, source_of
-from features.targets import check_spellings
 
 LUMINANCE = (0.2125, 0.7154, 0.0721)  # of Rec. 709, as scikit-image's rgb2gray
 LARGEST_SIDE = 128  # pixels, where no size is asked for
-MOST_PIXELS, MOST_FILE_BYTES = 1 << 26, 1 << 28  # of one picture
 LARGE_BYTES = 1 << 25  # what is larger while it is decoded is decoded alone
 GAP_BYTES = 512  # A block of a disk; pictures of one colour may have as many zeros in a row.
 BLOCK_BYTES = 4 << 20  # of pixels that are decoded at once
@@ -95,13 +93,6 @@ PICTURES: dict[tuple[str, str], tuple[str, ...]] = {  # (format, mode): ways in 
     ("GIF", "P"): ("",),
 }
 GREY_MODES, DEEP_MODES = ("1", "L", "I;16", "I;16B", "I"), ("I;16", "I;16B", "I")
-_NOT_READ = {
-    "I": "whole numbers of 32 bits",
-    "F": "fractions",
-    "CMYK": "inks (CMYK)",
-    "LAB": "colours as LAB",
-    "YCbCr": "colours as YCbCr",
-}
 _SAMPLE_FORMAT, _PHOTOMETRIC, _WHITE_IS_0 = 339, 262, 0  # tags of TIFF
 _REMEDY = "save it as PNG with pixels from 0 on: grey of 8 or 16 bits, or colour of 8"
 
@@ -139,8 +130,6 @@ class Decoder:
     def read(self, path: Path) -> Decoded:
         """Return the picture of a file. Raises whatever decoders do, UnavailableError where the disk fails."""
         with open_plain(path) as stream:
-            if os.fstat(stream.fileno()).st_size > MOST_FILE_BYTES:
-                raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB")
             content = stream.read()
         picture = _opened(io.BytesIO(content))
         if picture.format == "PNG":
@@ -195,10 +184,8 @@ def _on_white(picture: Image.Image) -> Image.Image:
 
 
 def _opened(stream: Any) -> Image.Image:
-    """Return a picture of which only the head was read. Raises DataError where it is too large, or in no known form."""
+    """Return a picture of which only the head was read. Raises DataError where it is in no known form."""
     picture = Image.open(stream, formats=tuple(PICTURE_FORMATS))
-    if picture.width * picture.height > MOST_PIXELS:
-        raise DataError(f"has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS >> 20} million are read")
     check_form(picture)
     return picture
 
@@ -208,20 +195,17 @@ def check_form(picture: Image.Image) -> None:
     if picture.format != "MPO" and getattr(picture, "is_animated", False):  # of those the first is the photograph
         raise DataError("has several pictures or pages; save each as a picture of its own")
     kind, stored = "JPEG" if picture.format == "MPO" else str(picture.format), _stored(picture)
-    fault = None if stored in PICTURES.get((kind, picture.mode), ()) else _NOT_READ.get(picture.mode, "other pixels")
-    if fault and "16" in stored:
-        fault = "colour or alpha of 16 bits" if picture.mode[0] in "RL" else "pixels of 16 bits"
-    if picture.mode in ("1", *DEEP_MODES) or stored in ("L;2", "L;4"):
-        fault = "one transparent grey" if "transparency" in picture.info else fault
+    fault = "" if stored in PICTURES.get((kind, picture.mode), ()) else "other pixels"
+    if (picture.mode in ("1", *DEEP_MODES) or stored in ("L;2", "L;4")) and "transparency" in picture.info:
+        fault = "one transparent grey"
     if kind == "TIFF":
         tags = picture.tag_v2  # type: ignore[attr-defined]
-        samples = set(tags.get(_SAMPLE_FORMAT, (1,)))
         if tags.get(_PHOTOMETRIC) == _WHITE_IS_0 and not stored.endswith(";I"):
             fault = "0 as white, at more than 8 bits"
-        if samples != {1}:
-            fault = {2: "signed pixels", 3: "fractions"}.get(min(samples), "other pixels")
+        samples = max(tags.get(_SAMPLE_FORMAT, (1,)))
+        fault = fault if samples == 1 else {2: "signed pixels", 3: "fractions"}.get(samples, "other pixels")
     if fault:
-        raise DataError(f"has {fault} ({kind}, {picture.mode}, {stored}), which are not read; {_REMEDY}")
+        raise DataError(f"has {fault} (in Pillow {kind}, {picture.mode}, {stored}), which are not read; {_REMEDY}")
 
 
 def _stored(picture: Image.Image) -> str:
@@ -329,19 +313,14 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
         given.append(Rows(pictures, labels, keys=found.keys, names=names))
         read.append(found)
     classes = np.unique(given[0].y)
-    if unknown := np.setdiff1d(given[-1].y, classes).tolist():
-        remedy = f"correct its name, or, where it is no class, train on {folders[0]} and predict {folders[-1]}"
-        raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; {remedy}")
-    if len(classes) == 1:
-        raise DataError(f"{folders[0]}: has one class only ({classes[0]}); nothing can be learned from it")
-    check_spellings(classes, str(folders[0]), lambda k: f"the folder {classes[k]}")
     if all(one.removeprefix("-").isdecimal() and len(one) < 19 and str(int(one)) == one for one in classes.tolist()):
         given = [replace(rows, y=rows.y.astype(np.int64)) for rows in given]
     sha256s: Any = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
     sha256s = sha256s if len(read) > 1 else read[0].sha256
     identity = {"source": "pictures", "shape": tuple(read[0].shape), "sha256": sha256s}
     task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
-    source = source_of(replace(spec, task=task), folder.resolve().name, given, False, identity, BYTE_SCALE)
+    spec, called = replace(spec, task=task), [*map(str, folders)]
+    source = source_of(spec, folder.resolve().name, given, False, identity, BYTE_SCALE, called)
     notes = [note for one in read for note in one.notes]
     warnings = tuple(warning for one in read for warning in one.warnings)
     return replace(source, image_scale=read[0].scale, notes=(*notes, *source.notes), warnings=warnings)
@@ -362,10 +341,8 @@ def _found(
     if others and not skip_bad:
         remedy = "convert them to .png, or leave them out with `data.skip_bad=true`"
         raise DataError(f"{folder}: has pictures of formats that are not read: {shown(others, MOST_NAMED)}; {remedy}")
-    if not listed.names:
-        raise DataError(f"{folder}: has no pictures; put some into a folder with the name of their class")
-    if listed.empty:
-        told = f"has folders of classes without pictures that are read: {shown(listed.empty)}"
+    if listed.empty or not listed.names:
+        told = f"has folders of classes without pictures that are read: {shown(listed.empty) or 'all'}"
         raise DataError(f"{folder}: {told}; convert pictures to .png, and take folders that are no class elsewhere")
     read_now = partial(_read, folder, listed, asked, skip_bad=skip_bad)
     request = {"pictures": repr(asked), "skip_bad": skip_bad, "pillow": PIL.__version__}

@@ -109,29 +109,15 @@ class Mapped:
 
 
 class Chosen:
-    """Some of the rows of another array, by their numbers (n,) in it."""
+    """Rows of another array by their numbers (n,) in it, each as often as it is named; none is read twice at once."""
 
     def __init__(self, values: RowArray, numbers: NDArray[np.int64]) -> None:
         self.values, self.numbers = values, numbers
         self.shape, self.dtype = (len(numbers), *values.shape[1:]), values.dtype
 
     def __getitem__(self, rows: Some) -> np.ndarray:
-        return self.values[self.numbers[rows]]
-
-
-class Repeated:
-    """The rows of another array, each `count` times in turn."""
-
-    def __init__(self, values: RowArray, count: int) -> None:
-        self.values, self._count = values, count
-        self.shape, self.dtype = (values.shape[0] * count, *values.shape[1:]), values.dtype
-
-    def __getitem__(self, rows: Some) -> np.ndarray:
-        if not isinstance(rows, slice):
-            return self.values[rows // self._count]
-        start, stop, _ = rows.indices(self.shape[0])
-        first = start // self._count
-        return self.values[first : -(-stop // self._count)][np.arange(start, stop) // self._count - first]
+        numbers, places = np.unique(self.numbers[rows], return_inverse=True)
+        return self.values[numbers][places]
 
 
 class InOrder:
@@ -240,7 +226,7 @@ def keys_of_inputs(inputs: RowArray) -> Mapped:
 
 def root_of(array: Any) -> Any:
     """Return the array that all rows of an array are read from."""
-    while isinstance(array, Mapped | Chosen | Repeated):
+    while isinstance(array, Mapped | Chosen):
         array = array.values
     return array
 

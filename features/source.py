@@ -88,10 +88,9 @@ class Columns:
 
     def described(self) -> dict[str, Any]:
         """Return the columns as JSON-able values."""
-        described = {name: getattr(self, name) for name in ("target", "header", "weights", "groups")}
-        described |= {"decimal": self.decimal} if self.decimal != "." else {}
         encoding = None if self.encoding is None else self.encoding.described()
-        return described | {"inputs": list(self.inputs), "encoding": encoding}
+        described = vars(self) | {"inputs": list(self.inputs), "encoding": encoding}
+        return {name: value for name, value in described.items() if (name, value) != ("decimal", ".")}
 
     @classmethod
     def from_description(cls, described: Mapping[str, Any]) -> "Columns":

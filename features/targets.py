@@ -56,7 +56,7 @@ def class_labels(labels: np.ndarray, task: str, array_name: str = "y") -> tuple:
     found, firsts = np.unique(labels, return_index=True)
     classes = tuple(found.tolist())
     if labels.dtype.kind == "U":
-        check_spellings(found, "y", lambda k: f"{found[k].item()!r:.60} in row {firsts[k]}")
+        check_spellings(found, array_name, lambda k: f"{found[k].item()!r:.60} in row {firsts[k]}")
     if len(classes) < 2:
         raise DataError(f"{array_name} holds one class only ({classes[0]!r}); nothing can be learned from it")
     if task == "binary" and len(classes) != 2:

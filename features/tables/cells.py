@@ -17,7 +17,7 @@ from pyarrow import compute, types
 
 from features.cell_text import NULL_WORDS, TRUTH_WORDS, counted, misread
 from features.errors import DataError
-from features.targets import LARGEST_WHOLE, MOST_TABLE_CLASSES, UNTOLD, check_spellings
+from features.targets import LARGEST_WHOLE, MOST_TABLE_CLASSES, UNTOLD, check_printable, check_spellings
 
 _NULLS = pyarrow.array(NULL_WORDS, pyarrow.string())
 _NEEDLESS_ZEROS = pyarrow.array([f"0{digit}" for digit in range(10)])
@@ -131,7 +131,7 @@ def labels_of(
 
 
 def _check_words(words: "pyarrow.Array", where: str, task: str | None, told: Callable[[int], str]) -> None:
-    """Raise DataError where distinct labels only look like words, or a text of NumPy would lose the end of one."""
+    """Raise DataError where distinct labels only look like words, or one has control characters."""
     listed, values = words.to_pylist(), _numbers_among(words)
     found = values[~np.isnan(values)]
     n_words, are_values = len(listed) - len(found), len(found) > MOST_TABLE_CLASSES or (found != np.round(found)).any()
@@ -143,8 +143,7 @@ def _check_words(words: "pyarrow.Array", where: str, task: str | None, told: Cal
         kind = "binary" if len(listed) == 2 else "multiclass"
         classes = f"; if these are classes, give `data.task={kind}`" if len(listed) <= MOST_TABLE_CLASSES else ""
         raise DataError(f"{where}: holds {looks[0]}, such as {told(listed.index(looks[2]))}; {looks[1]}{classes}")
-    if ends := next((text for text in listed if text.endswith("\0")), None):
-        raise DataError(f"{where}: the label {ends[:40]!r} ends with a NUL character; correct it")
+    check_printable(listed, where)
 
 
 def _exact_numbers(texts: "pyarrow.Array") -> NDArray[Any] | None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from features.cell_text import (
-    COMMAS,
     UNKNOWN,
     counted,
     drop_setting,
@@ -33,10 +32,9 @@ from features.tables.encoding import ONE_HOT, EncodingRequest, Words
 from features.tables.readers import Batch, CsvFile, Table, TableLayout
 
 MOST_COMPLAINTS = 20  # Columns that are listed.
-LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
 LEAST_REPEATED = 10  # Rows for each category, on average; of fewer little is learned.
 TOGETHER = 32  # Columns of numbers that are read at once, so that a table of thousands takes no longer by cell.
-MOST_WORDS = 1000  # Words of a column that are counted; a column that is refused may have a million.
+MOST_WORDS = 1000  # The most that data.categories may be: words of a column beyond are not counted.
 # Numbers of a text whose points, or commas, may stand between thousands.
 _THREE = r"^\s*[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+\s*$"
 NUMBER, WORD, MISSING, INFINITE, LONG = "number", "word", "missing", "infinite", "long"
@@ -51,24 +49,25 @@ class _Column:
     named: bool = False  # whether it was asked for as categories, so that its numbers are words
     place: int = 0  # among all columns
     counts: Counter[str] = field(default_factory=Counter)  # cells of each kind
-    first: dict[str, tuple[str, Batch]] = field(default_factory=dict)  # the first cell of each kind
+    first: dict[str, tuple[str, int]] = field(default_factory=dict)  # the first cell of each kind, and its row
 
-    def read(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
+    def read(self, values: "pyarrow.Array", start: int) -> NDArray[np.float64]:
+        """Return the codes (rows,) of cells, of which `start` is the first row."""
         if self.words is not None:
-            return self._places(batch, values)
+            return self._places(values, start)
         read, are_words = numbers(values)
         finite = np.isfinite(read)
-        self.see(batch, NUMBER, values, finite)
+        self.see(NUMBER, values, start, finite)
         if are_words.any():
             self.words = {}
-            return self._places(batch, values)
+            return self._places(values, start)
         kinds = {INFINITE: np.isinf(read), MISSING: np.isnan(read)} if not finite.all() else {}
         for kind, rows in {LONG: long_numbers(values, read), **kinds}.items():
             self.counts[kind] += int(np.count_nonzero(rows))
-            self.see(batch, kind, values, rows)
+            self.see(kind, values, start, rows)
         return read
 
-    def _places(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
+    def _places(self, values: "pyarrow.Array", start: int) -> NDArray[np.float64]:
         """Return the places (rows,) of words; numbers among them are seen, unless they are asked for as words."""
         assert self.words is not None
         texts, of_rows = distinct(values)
@@ -82,34 +81,22 @@ class _Column:
             kind = MISSING if text is None else WORD if are_words.get(text, True) else NUMBER
             self.counts[kind] += int(counts[at])
             if kind not in self.first:
-                self.first[kind] = str(text), _row_of(batch, int(np.argmax(of_rows == at)))
+                self.first[kind] = str(text), start + int(np.argmax(of_rows == at))
             if kind == WORD and len(self.words) <= MOST_WORDS:
                 self.words.setdefault(str(text), len(self.words))
             if text in self.words:
                 places[at] = self.words[text]
         return places[of_rows]
 
-    def see(self, batch: Batch, kind: str, values: "pyarrow.Array", rows: NDArray[np.bool_]) -> None:
+    def see(self, kind: str, values: "pyarrow.Array", start: int, rows: NDArray[np.bool_]) -> None:
         if kind not in self.first and rows.any():
             row = int(np.argmax(rows))
-            self.first[kind] = str(values[row].as_py()), _row_of(batch, row)
-
-    def example(self, kind: str) -> str:
-        if kind not in self.first:
-            return ""
-        text, row = self.first[kind]
-        told = "the first" if kind == MISSING else f"such as {text[:40]!r}"
-        return f", {told} in {row.place(0)}"
+            self.first[kind] = str(values[row].as_py()), start + row
 
 
 def _together(places: Sequence[int]) -> list[slice]:
     """Return slices of TOGETHER columns."""
     return [slice(start, start + TOGETHER) for start in range(0, len(places), TOGETHER)]
-
-
-def _row_of(batch: Batch, row: int) -> Batch:
-    """Return a batch of the place of one row, without its cells."""
-    return Batch(batch.path, batch.start + row, 0, {}, batch.line_of)
 
 
 class Learner:
@@ -120,7 +107,7 @@ class Learner:
     """
 
     def __init__(self, path: Path, names: Sequence[str], asked: EncodingRequest) -> None:
-        self._path, self._asked = path, asked
+        self._path, self._asked, self._n_rows = path, asked, 0
         for name in asked.columns:
             if name not in names:
                 known = ", ".join(names)[:400]
@@ -143,20 +130,31 @@ class Learner:
             for k, (column, values) in enumerate(zip(columns, cells, strict=True), some.start):
                 column.place = places[k]
                 if read is None:
-                    codes[:, k] = column.read(batch, values)
+                    codes[:, k] = column.read(values, self._n_rows)
                 else:
-                    column.see(batch, NUMBER, values, np.ones(batch.n_rows, bool))
+                    column.see(NUMBER, values, self._n_rows, np.ones(batch.n_rows, bool))
+        self._n_rows += batch.n_rows
         return codes
 
-    def check(self, spec: SourceSpec, n_rows: int, left_out: Collection[int] = ()) -> None:
-        """Raise DataError with every column that cannot be used as it is, and the settings that help."""
-        faults, dropped, needs = list[str](), list[str](), set[str]()
+    def check(
+        self, spec: SourceSpec, left_out: Collection[int] = (), place_of: Callable[[int], str] = "row {}".format
+    ) -> None:
+        """Raise DataError with every column that cannot be used as it is, and the settings that help.
+
+        left_out: columns that are not; place_of: returns what a row is called.
+        """
+        faults, dropped, needs, n_rows = list[str](), list[str](), set[str](), self._n_rows
         for column in (one for k, one in enumerate(self._columns) if k not in left_out):
-            example = column.example if len(faults) < MOST_COMPLAINTS else lambda kind: ""  # some take a reading
+            first = column.first if len(faults) < MOST_COMPLAINTS else {}  # to find a place may take a reading
+
+            def example(kind: str, first: Mapping[str, tuple[str, int]] = first) -> str:
+                text, row = first.get(kind, ("", 0))
+                told = "the first" if kind == MISSING else f"such as {text[:40]!r}"
+                return f", {told} in {place_of(row)}" if kind in first else ""
+
             parts, usable = [], True
             if fault := self._fault(column, n_rows, example):
-                parts.append(fault)
-                usable = fault.startswith(COMMAS)  # which may be mended
+                parts, usable = [fault], False
             elif column.words and not self._asked.words:
                 parts.append(f"{counted(len(column.words), 'word')}{example(WORD)}")
                 needs.add("categorical")
@@ -193,14 +191,11 @@ class Learner:
         if words and NUMBER in column.first:
             told = f"numbers and {counted(len(words), 'other word')}{example(WORD)}"
             return f"{told}; write the numbers that are meant, or nothing; if they are names, {as_words}"
-        if len(words) > MOST_WORDS:
-            return f"more than {MOST_WORDS} different words{example(WORD)}"
-        if not column.named and len(words) == column.counts[WORD] >= LEAST_IDS:
-            return f"{len(words)} words, another one in each row{example(WORD)}"
         if len(words) > self._asked.most:
-            told = f"{len(words)} words{example(WORD)}, more than {self._asked.most}"
+            count = f"over {MOST_WORDS}" if len(words) > MOST_WORDS else len(words)
+            told = f"{count} words{example(WORD)}, more than {self._asked.most}"
             more = f"`data.categories={len(words)}` takes them"
-            return f"{told}; {more}" if len(words) <= n_rows // LEAST_REPEATED else told
+            return f"{told}; {more}" if len(words) <= min(MOST_WORDS, n_rows // LEAST_REPEATED) else told
         if (twice := of_one_value(map(value_of, words))) is not None:
             return f"{' and '.join(f'{[*words][k][:40]!r}' for k in twice)} are one value, write it in one way"
         return None

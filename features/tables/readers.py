@@ -7,15 +7,14 @@ f0, f1, … . A model finds its columns by name; by place where it was trained o
 """
 
 import csv
-import json
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from io import BufferedReader, TextIOWrapper
-from itertools import chain, count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -48,22 +47,11 @@ BATCH_BYTES = 4 << 20  # of a batch of parquet
 LEAST_ROWS, MOST_ROWS = 1 << 10, 1 << 14  # of a batch of parquet
 BUFFER_BYTES = 1 << 20  # of a column of parquet that is read at once, in place of all that a row group has of it
 PAGE_BYTES = 1 << 20  # of a column of parquet, about
-MOST_LINE_BYTES = 1 << 20  # of a header
 MOST_CELL_CHARACTERS = 1 << 30  # more than a block has; Python's csv has a limit of its own
-MOST_ROWS_READ_AGAIN = 100_000  # to find the line of one that is an example
-_MAGIC = {
-    b"\x1f\x8b": ("gzip", "put .gz behind its name"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "put .zst behind its name"),
-    b"BZh": ("bzip2", "unpack it"),
-    b"\xfd7zXZ": ("xz", "unpack it"),
-    b"PAR1": ("parquet", "give it the ending .parquet"),
-    b"PK\3\4": ("zip or Excel", "unpack it, or save its sheet as csv"),
-    b"\xd0\xcf\x11\xe0": ("Excel", "save its sheet as csv"),
-}
+MOST_ROWS_READ_AGAIN = 100_000  # to find the line of one
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # as pandas calls an index that has no name, in parquet
 _NO_NAME = re.compile(r"(Unnamed: \d+(\.\d+)*)?")  # in a csv, and once that was read and written again
-_HAS_NUL = "has a NUL character; take it out (tr -d '\\0')"
 _DECIMAL_COMMA = r"^(\s*[+-]?[0-9]*),([0-9]+([eE][+-]?[0-9]+)?\s*)$"
 _WITH_POINT = r"^\s*[+-]?([0-9]+\.|[0-9]*\.[0-9]+([eE][+-]?[0-9]+)?|[0-9]{1,3}(\.[0-9]{3})+(,[0-9]*)?)\s*$"
 
@@ -78,15 +66,14 @@ class Batch:
     columns: Mapping[int, "pyarrow.Array"]
     line_of: Callable[[int], int] | None = None  # returns the line of a row of the file; None: it has no lines
 
-    def where(self, row: int) -> str:
-        """Return what a row of the batch is called, for people."""
-        line = "" if self.line_of is None else f" (line {self.line_of(self.start + row)})"
-        return f"{self.path}: row {self.start + row}{line}"
-
     def place(self, row: int) -> str:
         """Return the line of a row, for people; the row, in a file without lines or far from its beginning."""
         line_of, row = self.line_of, self.start + row
         return f"row {row}" if line_of is None or row > MOST_ROWS_READ_AGAIN else f"line {line_of(row)}"
+
+    def where(self, row: int) -> str:
+        """Return what a row of the batch is called, for people."""
+        return f"{self.path}: {self.place(row)}"
 
 
 class CsvFile:
@@ -96,14 +83,13 @@ class CsvFile:
     decimal: what stands before the decimals of numbers, a point or a comma; numbers with the other one are refused.
     """
 
-    metadata = None
+    index_columns: Sequence[Any] = ()  # a text names none
 
     def __init__(self, path: Path, *, header: bool | None, decimal: str = ".") -> None:
         self.path, self._header, self.decimal = path, header, decimal
-        self._lines_of = dict[int, int]()
 
     def names(self) -> list[str]:
-        """Return the names of the columns, f0, f1, … where there is no header; [] for an empty file."""
+        """Return the names of the columns, f0, f1, … where there is no header."""
         cells = self._first[1]
         return [normal_name(cell) if self._header else f"f{place}" for place, cell in enumerate(cells)]
 
@@ -113,23 +99,17 @@ class CsvFile:
 
     @cached_property
     def _first(self) -> tuple[str, list[str]]:
-        """The separator and the cells of the first line. Raises DataError where the next line has not as many."""
+        """The separator and the cells of the first line."""
         with open_unpacked(self.path) as stream:
             lines = list(islice(self._lines(stream), 2))
         if not lines:
-            return ",", []
-        if lines[0].lower().startswith("sep="):
-            raise DataError(f"{self.path}: its first line, {lines[0].strip()!r:.60}, is a note for Excel; take it out")
+            raise DataError(f"{self.path}: is empty; rows of numbers are needed")
         separator = "\t" if suffix_of(self.path) == ".tsv" else _separator_of(self.path, lines)
-        reader, second = csv.reader(lines, delimiter=separator, strict=True), None
         try:
-            cells = next(reader)
+            (cells,) = csv.reader(lines[:1], delimiter=separator, strict=True)
         except csv.Error as error:
             fault = f"its first line is not text separated by {separator!r} ({error})"
-            remedy = "a cell in quotes must end on its line there"
-            if "\r" in lines[0].rstrip("\r\n"):
-                remedy = "end lines with a line feed (dos2unix -c mac)"
-            raise DataError(f"{self.path}: {fault}; {remedy}") from error
+            raise DataError(f"{self.path}: {fault}; end quotes on it, and lines with a line feed") from error
         are_numbers = all(map(is_number, cells))
         if self._header is None:
             self._header = not are_numbers
@@ -137,25 +117,21 @@ class CsvFile:
             fault = f"its first line holds numbers ({separator.join(cells)[:40]}), no names"
             remedy = "put the names of the columns above it, or train with `data.header=false`"
             raise DataError(f"{self.path}: {fault}; {remedy}")
-        with suppress(csv.Error):  # a cell in quotes may go on beyond this line
-            second = next(reader, None)
-        if second is not None and len(second) != len(cells):
-            told = f"row {int(not self._header)} has {len(second)} cells, expected {len(cells)}"
-            above = f"; name each column in the header, or take {lines[0].strip()!r:.60} out if it is none"
-            raise DataError(f"{self.path}: {told}{above * self._header}")
         return separator, cells
 
     def _lines(self, stream: BufferedReader) -> Iterator[str]:
-        """Yield the lines of a stream that are not blank. Raises DataError for one that is too long, or no text."""
-        for number in count(1):
-            line = stream.readline(MOST_LINE_BYTES)
-            if len(line) == MOST_LINE_BYTES:
-                raise DataError(f"{self.path}: line {number} has over {MOST_LINE_BYTES} bytes; leave long texts out")
-            text = line.removeprefix(_BYTE_ORDER_MARK)
+        """Yield the lines of a stream that are not blank. Raises DataError for one that is no text."""
+        for number, line in enumerate(stream, 1):
+            try:
+                text = line.removeprefix(_BYTE_ORDER_MARK).decode()
+            except UnicodeDecodeError as error:
+                fault = f"line {number} is not UTF-8 text ({error.reason} at byte {error.start} of it)"
+                remedy = (
+                    "save it as UTF-8 (iconv -f ENCODING -t UTF-8), an Excel sheet as csv, a packed file as .gz or .zst"
+                )
+                raise DataError(f"{self.path}: {fault}; {remedy}") from error
             if text.strip():
-                yield _decoded(self.path, text, number)
-            elif not line:
-                return
+                yield text
 
     def count_rows(self) -> int:
         return sum(batch.n_rows for batch in self.batches((0,)))
@@ -176,16 +152,6 @@ class CsvFile:
         """
         separator, cells = self._first
         names = [str(place) for place in range(len(cells))]
-        wrong, n_blank = list[tuple[int, str]](), 0
-
-        def refuse(row: Any) -> str:
-            nonlocal n_blank
-            if not row.text.strip():
-                n_blank += 1
-                return "skip"
-            wrong.append((row.number - n_blank, f"has {row.actual_columns} cells, expected {row.expected_columns}"))
-            return "error"
-
         start, empty, end = 0, list[int](), list[bytes | None]()
         with open_unpacked(self.path) as stream:
             if self._header:
@@ -198,7 +164,7 @@ class CsvFile:
                         delimiter=separator,
                         newlines_in_values=True,
                         ignore_empty_lines=len(cells) > 1,
-                        invalid_row_handler=refuse,
+                        invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
                     ),
                     pyarrow.csv.ConvertOptions(
                         column_types={
@@ -219,18 +185,18 @@ class CsvFile:
             except pyarrow.ArrowException as error:
                 if "Empty CSV file" in str(error):
                     return
-                raise self._damage(" ".join(str(error).split()), wrong, start) from None
+                raise self._damage(" ".join(str(error).split()), start) from None
         if empty:
             more = f" and {len(empty) - 1} more have" if len(empty) > 1 else " has"
             raise DataError(f"{self.path}: line {self._line_of(empty[0])}{more} no cell; delete such lines")
-        if any(b"\n" in (cell or b"") for cell in end):
-            self._check_end(start - 1)
+        if any(b"\n" in (cell or b"") for cell in end):  # Arrow takes all that follows a lone quote for the last cell.
+            try:
+                deque(self._rows(strict=True), maxlen=0)
+            except csv.Error as error:
+                raise DataError(f"{self.path}: its quotes do not end as they should ({error}); mend them") from None
 
     def _cells(self, cells: "pyarrow.Array", place: int, start: int) -> "pyarrow.Array":
-        """Return the cells of a column from a row on, with points for decimal commas. Raises DataError for NULs."""
-        if (texts := cells.buffers()[2]) is not None and b"\0" in texts.to_pybytes():
-            row = compute.index(compute.match_substring(cells, "\0"), value=True).as_py()
-            raise DataError(f"{self.path}: line {self._line_of(start + row)} {_HAS_NUL}")
+        """Return the cells of a column from a row on, with points for decimal commas."""
         if self.decimal == ".":
             return cells
         wrong = compute.index(compute.match_substring_regex(cells, _WITH_POINT), value=True).as_py()
@@ -240,44 +206,37 @@ class CsvFile:
             raise DataError(f"{self.path}: {fault}; take points between thousands out, and write all decimals alike")
         return compute.replace_substring_regex(cells, _DECIMAL_COMMA, r"\1.\2")
 
-    def _rows(self, lines: Iterable[str]) -> Any:
-        """Return the rows of lines as Python reads them, which counts lines; cells may be as long as in Arrow."""
-        csv.field_size_limit(MOST_CELL_CHARACTERS)
-        return csv.reader(lines, delimiter=self._first[0])
+    def _rows(self, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
+        """Yield the line on which each row ends, which Arrow does not tell, and its cells, as Python reads them.
 
-    def _check_end(self, row: int) -> None:
-        """Raise DataError where the quotes of the last cell do not end: Arrow takes all that follows for its text."""
+        strict: whether csv.Error is raised for quotes that do not end, or have other text behind them.
+        """
+        csv.field_size_limit(MOST_CELL_CHARACTERS)
         with open_unpacked(self.path) as stream:
             text = TextIOWrapper(stream, errors="replace", newline="")
-            (cells,) = deque(self._rows(chain(text, ['"'])), maxlen=1)
-        if cells != [""]:  # those of the quotes that were put there
-            raise DataError(f"{self.path}: row {row}: the quotes of its last cell do not end; mend them")
+            rows = csv.reader(text, delimiter=self.separator, strict=strict)
+            filled = (cells for cells in rows if len(cells) > 1 or any(map(str.strip, cells)))
+            if self._header:
+                next(filled)
+            for cells in filled if len(self._first[1]) > 1 else rows:
+                yield rows.line_num, cells
 
-    def _damage(self, words: str, wrong: list[tuple[int, str]], start: int) -> DataError:
-        """Return what is wrong with a file, from what Arrow says of it, or of one row."""
-        if wrong:
-            row = max(wrong[0][0] - 1, 0)
-            return DataError(f"{self.path}: row {row} (line {self._line_of(row)}) {wrong[0][1]}")
-        if "invalid UTF8" in words or "Expected" in words:  # Arrow calls nobody for a line that is no text
-            with open_unpacked(self.path) as stream:
-                for line, data in enumerate(stream, 1):
-                    _decoded(self.path, data, line)
+    def _line_of(self, row: int) -> int:
+        """Return the line on which a row of the file ends; reads the file up to there."""
+        last = deque(islice(self._rows(), row + 1), maxlen=1)
+        return last[0][0]
+
+    def _damage(self, words: str, start: int) -> DataError:
+        """Return what is wrong with a file, from what Arrow says of it after a row."""
+        with open_unpacked(self.path) as stream, suppress(csv.Error):
+            deque(self._lines(stream), maxlen=0)  # Arrow names no line that is no text.
+            n_columns = len(self._first[1])
+            for line, cells in self._rows():
+                if len(cells) != n_columns and n_columns > 1:
+                    return DataError(f"{self.path}: line {line} has {len(cells)} cells, expected {n_columns}")
         if "straddling" in words:
             words = f"a line, or a cell in quotes, does not fit into {self._block_bytes} bytes"
         return DataError(f"{self.path}: cannot be read after row {start} ({words[:120]})")
-
-    def _line_of(self, row: int) -> int:
-        """Return the line on which a row of the file ends; reads the file up to there, once for a row."""
-        if row in self._lines_of:
-            return self._lines_of[row]
-        with open_unpacked(self.path) as stream:
-            lines = self._rows(TextIOWrapper(stream, errors="replace", newline=""))
-            filled = (cells for cells in lines if len(cells) > 1 or any(map(str.strip, cells)))
-            if self._header:
-                next(filled)
-            next(islice(filled if len(self._first[1]) > 1 else lines, row, None), None)
-        self._lines_of[row] = lines.line_num
-        return lines.line_num
 
 
 def _rows_without_cells(read: "pyarrow.RecordBatch") -> list[int]:
@@ -288,25 +247,6 @@ def _rows_without_cells(read: "pyarrow.RecordBatch") -> list[int]:
             break
         rows = rows.filter(compute.match_substring_regex(column.take(rows), r"^\s*$").fill_null(True))
     return rows.to_pylist()
-
-
-def _decoded(path: Path, data: bytes, line: int) -> str:
-    """Return a line as text. Raises DataError where it is none, of UTF-16, or a file of another type begins with it."""
-    for magic, (kind, remedy) in _MAGIC.items():
-        if line == 1 and data.startswith(magic):
-            raise DataError(f"{path}: is a {kind} file, no text; {remedy}")
-    n_zeros = data.count(0)
-    if 0 < 4 * n_zeros < len(data):
-        raise DataError(f"{path}: line {line} {_HAS_NUL}")
-    try:
-        data.replace(b"\0", b"\xff").decode()
-    except UnicodeDecodeError as error:
-        fault = f"line {line} is not UTF-8 text ({error.reason} at byte {error.start} of it)"
-        coding = "ENCODING" if not n_zeros else "UTF-32" if b"\0\0" in data else "UTF-16"
-        remedy = f"save the file as UTF-8: iconv -f {coding} -t UTF-8"
-        remedy += ", with the one that it has, such as CP1252" if not n_zeros else ""
-        raise DataError(f"{path}: {fault}; {remedy}") from error
-    return data.decode()
 
 
 def _separator_of(path: Path, lines: Sequence[str]) -> str:
@@ -335,13 +275,9 @@ class ParquetFile:
         return [normal_name(name) for name in self._facts[0].names]
 
     @property
-    def kinds(self) -> list[str | None]:
-        return [kind_of(of) for of in self._facts[0].types]
-
-    @property
-    def metadata(self) -> Any:
-        """What programs that wrote the table say of it, by their names."""
-        return self._facts[0].metadata
+    def index_columns(self) -> Sequence[Any]:
+        """The columns that pandas calls the index, by their names; and ranges, which are no columns."""
+        return (self._facts[0].pandas_metadata or {}).get("index_columns", ())
 
     def count_rows(self) -> int:
         return self._facts[1]
@@ -404,6 +340,18 @@ def _opened(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
             raise DataError(f"{path}: not a readable parquet file ({' '.join(str(error).split())[:120]})") from error
 
 
+def _check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -> None:
+    """Raise DataError naming the columns at some places whose type is none of `PARQUET_TYPES`."""
+    held = {schema.names[k]: schema.types[k] for k in places}
+    values = {name: of.value_type if types.is_dictionary(of) else of for name, of in held.items()}
+    wrong = [name for name, of in values.items() if re.split(r"\W", str(of))[0] not in PARQUET_TYPES]
+    if wrong:
+        told = shown(f"{name} ({str(held[name])[:60]})" for name in wrong)
+        fault = f"columns that hold neither numbers, words nor dates: {told}"
+        remedy = "cast them to numbers or words (structs: pyarrow.Table.flatten)"
+        raise DataError(f"{path}: {fault}; {remedy}, or leave them out ({drop_setting(*wrong)})")
+
+
 TablePart = CsvFile | ParquetFile  # one file of a table
 
 
@@ -419,7 +367,7 @@ class Table:
         """Return the table in a file, or in those of a folder in the order of their names; see `CsvFile`."""
         files = table_files(path)
         if not files:
-            raise MissingInputError(f"{path}: no such file")
+            raise MissingInputError(f"{path}: no such file, or a folder without tables")
         if is_parquet(files[0]):
             return cls(path, [*map(ParquetFile, files)])
         return cls(path, [CsvFile(file, header=header, decimal=decimal) for file in files])
@@ -427,22 +375,25 @@ class Table:
     @cached_property
     def names(self) -> list[str]:
         """Names of all columns. Raises DataError where there are none, two are alike, or one has control characters."""
-        names = _names_of(self.parts[0])
+        names, path = self.parts[0].names(), self.parts[0].path
+        if not names:
+            raise DataError(f"{path}: has no columns; inputs and a target are needed")
         twice = next((name for name, n in Counter(names).items() if n > 1), None)
         if twice is not None:
             places = " and ".join(str(place) for place, name in enumerate(names) if name == twice)
             fault = f"are called {twice!r}, blanks and Unicode forms aside" if twice else "have no name"
             remedy = "give each its own name, or delete it (or a title above the names)"
-            raise DataError(f"{self.parts[0].path}: columns {places} {fault}; {remedy}")
+            raise DataError(f"{path}: columns {places} {fault}; {remedy}")
         if unreadable := next(filter(has_controls, names), None):
-            raise DataError(f"{self.path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
+            raise DataError(f"{path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
         return names
 
     @cached_property
     def index(self) -> frozenset[int]:
-        """Which columns are the index of a pandas frame, and are read only where they are named."""
-        index = index_in(self.names, self.parts[0].metadata)
-        return frozenset(place for place, name in enumerate(self.names) if name in index)
+        """Which columns are the index of a pandas frame, or have its name, and are read only where they are named."""
+        known = {normal_name(name) for name in self.parts[0].index_columns if isinstance(name, str)}
+        names = enumerate(self.names)
+        return frozenset(place for place, name in names if name in known or _PANDAS_INDEX.fullmatch(name))
 
     @cached_property
     def nameless(self) -> frozenset[int]:
@@ -450,7 +401,7 @@ class Table:
         return frozenset(place for place, name in enumerate(self.names) if _NO_NAME.fullmatch(name))
 
     def count_rows(self) -> int:
-        return sum(part.count_rows() for part in self.parts if _names_of(part))
+        return sum(part.count_rows() for part in self.parts)
 
     def files_told(self) -> str:
         """Return how many files a folder has, for people; nothing of a table by its own name."""
@@ -458,57 +409,12 @@ class Table:
 
     def batches(self, places: Collection[int]) -> Iterator[Batch]:
         """Yield the rows of all files with the columns at some places. Raises DataError naming a file unlike others."""
-        for part in self.parts:
-            self._check_part(part, places)
-            yield from part.batches(places)
-
-    def _check_part(self, part: TablePart, places: Collection[int]) -> None:
-        """Raise DataError where a further file has not the columns of the first."""
         first = self.parts[0]
-        names, known = _names_of(part), first.names()
-        if len(names) != len(known):
-            raise DataError(f"{part.path}: has {len(names)} columns, {first.path.name} has {len(known)}")
-        if names != known:
-            told = f"its columns are not those of {first.path.name}"
-            raise DataError(f"{part.path}: {told}; give the same names in one order")
-        if isinstance(part, ParquetFile) and isinstance(first, ParquetFile):
-            for place in places:
-                held, before = part.kinds[place], first.kinds[place]
-                if held != before and "gaps" not in (held, before):
-                    raise DataError(f"{part.path}: column {known[place]} holds {held}, in {first.path.name} {before}")
-
-
-def _names_of(part: TablePart) -> list[str]:
-    """Return the names of the columns of a file. Raises DataError where it is empty, as a copy that failed may be."""
-    names = part.names()
-    if not names:
-        raise DataError(f"{part.path}: is empty; rows of numbers are needed")
-    return names
-
-
-def index_in(names: Iterable[str], metadata: Mapping[bytes, bytes] | None = None) -> frozenset[str]:
-    """Return which columns are the index of a pandas frame: those its metadata lists, or that have the name of one."""
-    try:
-        listed = json.loads((metadata or {})[b"pandas"])["index_columns"]
-    except (KeyError, TypeError, ValueError):
-        listed = []
-    known = {normal_name(name) for name in listed if isinstance(name, str)}
-    return frozenset(name for name in names if name in known or _PANDAS_INDEX.fullmatch(name))
-
-
-def kind_of(of: "pyarrow.DataType") -> str | None:
-    """Return whether a column of a type holds numbers, words, dates, nothing but gaps, or else: None."""
-    kind = of.value_type if types.is_dictionary(of) else of
-    return PARQUET_TYPES.get(re.split(r"\W", str(kind))[0])
-
-
-def _check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -> None:
-    wrong = [field for field in map(schema.field, places) if kind_of(field.type) is None]
-    if wrong:
-        held = shown(f"{field.name} ({str(field.type)[:60]})" for field in wrong)
-        fault = f"columns that hold neither numbers, words nor dates: {held}"
-        remedy = "cast them to numbers or words (structs: pyarrow.Table.flatten)"
-        raise DataError(f"{path}: {fault}; {remedy}, or leave them out ({drop_setting(*(one.name for one in wrong))})")
+        for part in self.parts:
+            if part.names() != first.names():
+                told = f"its columns are not those of {first.path.name}"
+                raise DataError(f"{part.path}: {told}; give the same names in one order")
+            yield from part.batches(places)
 
 
 @dataclass(frozen=True)
@@ -537,26 +443,24 @@ def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Column
     """Return the layout of a table to train on, and the columns of the model.
 
     The target is the column that `spec.target` names, else one called y, target or label, else the last. Raises
-    DataError for too few columns, UsageError where a column that is asked for is none.
+    DataError where there are no inputs, UsageError where a column that is asked for is none.
     """
     path, names = table.path, table.names
     asked = {"weights": spec.weights, "groups": spec.groups}
     others = {what: named_column(table, name, what) for what, name in asked.items() if name is not None}
     target = target_column(table, spec.target, others.values())
     roles = {"target": target, **others}
-    taken = tuple(roles.values())
-    for place in taken:
+    for place in roles.values():
         both = [role for role, of_role in roles.items() if of_role == place]
         if len(both) > 1:
             raise UsageError(f"{path}: column {names[place]} is both {' and '.join(both)}; name another one")
-    places = _chosen_places(spec, names, taken, table.index, path)
+    places = _input_places(spec, table, roles)
     if not places:
-        few = "one column" if len(names) == 1 else counted(len(names), "column")
-        index = shown(names[place] for place in sorted(table.index))
-        why = f", with the index of a frame ({index})" if index else ""
-        if len(names) == 1 and spec.header:
-            why = f" ({names[0]!r:.60}); cells are separated by commas, semicolons or tabs, below a line of names"
-        raise DataError(f"{path}: has {few}{why}; inputs and {' and '.join(('a target', *others))} are needed")
+        told = f"has no inputs beside its {' and '.join(roles)}; its columns are {shown(map(repr, names)):.300}"
+        told += (
+            f" (the index of a frame: {shown(names[place] for place in sorted(table.index))})" if table.index else ""
+        )
+        raise DataError(f"{path}: {told}; cells are separated by commas, semicolons or tabs, below a line of names")
     columns = Columns(
         inputs=tuple(names[place] for place in places),
         target=names[target],
@@ -568,27 +472,23 @@ def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Column
     return TableLayout(tuple(names), tuple(places), target, **others), columns
 
 
-def _chosen_places(
-    spec: SourceSpec, names: list[str], taken: Sequence[int], index: Container[int], path: Path
-) -> list[int]:
+def _input_places(spec: SourceSpec, table: Table, roles: Mapping[str, int]) -> list[int]:
     """Return the places of the inputs in their order in the file: all but an index, or those that are asked for."""
-    given = spec.columns if spec.columns is not None else spec.drop
-    asked = None if given is None else [normal_name(name) for name in given]
-    every = [place for place in range(len(names)) if place not in taken and (spec.columns or place not in index)]
-    if asked is None:
-        return every
-    key = "`data.columns`" if spec.columns is not None else "`data.drop`"
+    names, key = table.names, "`data.drop`" if spec.columns is None else "`data.columns`"
     if spec.columns is not None and spec.drop is not None:
         raise UsageError("`data.columns` and `data.drop`: name the inputs, or what is none; leave one of them out")
+    asked = [normal_name(name) for name in spec.columns or spec.drop or ()]
     for name in asked:
-        if name in names and names.index(name) in taken:
-            what = {spec.weights: "the weights", spec.groups: "the groups"}.get(name, "the target")
-            raise UsageError(f"{key}: {name!r} is {what}; leave it out, or name another column for that")
         if name not in names:
-            raise UsageError(f"{key}: {name!r} is no column of {path}, which has {', '.join(names)[:400]}")
-    places = [place for place in every if (names[place] in asked) == (spec.columns is not None)]
-    if not places:
-        raise UsageError(f"{key}: leaves no input of {path}")
+            raise UsageError(f"{key}: {name!r} is no column of {table.path}, which has {', '.join(names)[:400]}")
+        if role := next((role for role, place in roles.items() if names[place] == name), None):
+            raise UsageError(f"{key}: {name!r} is the {role}; leave it out, or name another column for that")
+    free = [place for place in range(len(names)) if place not in roles.values()]
+    if spec.columns is not None:
+        return [place for place in free if names[place] in asked]
+    places = [place for place in free if place not in table.index and names[place] not in asked]
+    if asked and not places:
+        raise UsageError(f"{key}: leaves no input of {table.path}")
     return places
 
 
@@ -633,9 +533,13 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
     target = None if asked is None else named_column(table, asked, "target")
     weights, groups = (names.index(name) if name in names else None for name in (columns.weights, columns.groups))
     if columns.inputs:
+        wanted = [normal_name(name) for name in columns.inputs]
+        if missing := [name for name in wanted if name not in names]:
+            told = f"lacks {shown(map(repr, missing))} of the training file, and has {shown(map(repr, names))}"
+            raise DataError(f"{path}: {told}; give the columns of the training file by their names")
+        inputs = [names.index(name) for name in wanted]
         if asked is None and columns.target in names:
             target = names.index(columns.target)
-        inputs = _by_name(names, columns, path)
         unknown = set(range(len(names))) - {*inputs, target, weights, groups, *others}
         if target is None and columns.target is None and len(unknown) == 1:  # an estimator knows no name of its target
             (target,) = unknown
@@ -643,22 +547,10 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
         every = [place for place in range(len(names)) if place not in others or place == target]
         if target is None and len(every) == n_inputs + 1:
             target = target_column(table, None)
-        inputs = tuple(place for place in every if place != target)
+        inputs = [place for place in every if place != target]
         if len(inputs) != n_inputs:
-            wanted = f"{n_inputs} inputs" + (" and a target" if labelled or asked else "")
-            raise DataError(f"{path}: has {len(every)} columns, wanted the model's {wanted}")
+            raise DataError(f"{path}: has {len(every)} columns, the model wants {n_inputs} inputs")
     if labelled and target is None:
-        wanted = "" if columns.target is None else f" {columns.target!r}"
-        raise DataError(f"{path}: has no target column{wanted}; name the one to compare with (--target NAME)")
-    return TableLayout(tuple(names), inputs, target, weights, groups)
-
-
-def _by_name(names: list[str], known: Columns, path: Path) -> tuple[int, ...]:
-    wanted = [normal_name(name) for name in known.inputs]
-    missing = [name for name in wanted if name not in names]
-    if missing:
-        others = [name for name in names if name not in wanted]
-        lacks, has = (f"the column{'s' * (len(some) > 1)} {shown(map(repr, some))}" for some in (missing, others))
-        told = f"lacks {lacks} and has {has}" if others else f"lacks {lacks}"
-        raise DataError(f"{path}: {told}; give the columns of the training file by their names")
-    return tuple(names.index(name) for name in wanted)
+        told = "" if columns.target is None else f" {columns.target!r}"
+        raise DataError(f"{path}: has no target column{told}; name the one to compare with (--target NAME)")
+    return TableLayout(tuple(names), tuple(inputs), target, weights, groups)

@@ -5,7 +5,7 @@ keeps the codes of a sample of the rows, of all where the table is small.
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,7 @@ class TrainingTable:
         left_out: tuple[int, ...] | None = None
         while True:
             learner = Learner(table.path, layout.input_names, asked)
-            found, order = _Reading(table, layout, learner, spec.seed, named, left_out).read(tick, spec.task)
+            found, order, place = _read(table, layout, learner, spec, tick, spec.task, named, left_out)
             if order.left_out == found.left_out:
                 break
             left_out = order.left_out
@@ -162,9 +162,8 @@ class TrainingTable:
         inputs = layout.without(order.left_out)
         codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # np.delete copies all rows
         _check_names(table, inputs, named)
-        learner.check(spec, len(found.labels), order.left_out)
-        titles = [layout.title(place) for place in layout.inputs]
-        warnings = tuple(order.warnings(titles, drops=spec.drop is not None))
+        learner.check(spec, order.left_out, place)
+        warnings = tuple(order.warnings([layout.title(place) for place in layout.inputs]))
         found = replace(found, sample=(drawn, codes), warnings=warnings)
         if not asked.encodes:
             return found
@@ -273,65 +272,20 @@ def _check_names(table: Table, layout: TableLayout, named: Collection[str]) -> N
         raise DataError(f"{table.path}: columns without a name: {shown(map(layout.title, nameless))}; {remedy}")
 
 
-class _Reading:
-    """One pass over a table, which `add` sees batch by batch.
+class _Sample:
+    """Codes of rows up to SAMPLE_CELLS; of more, those of a share of the rows that is halved as they come."""
 
-    It keeps the codes of rows up to SAMPLE_CELLS; of more, those of a share of the rows that is halved as they come.
-    named: columns that were asked for; left_out: inputs of which nothing but codes is wanted; None: those that number
-    the rows of the first batch.
-    """
+    def __init__(self, seed: int, n_columns: int) -> None:
+        self._seed, self._share, self._n_columns, self._n_drawn = seed, 1.0, n_columns, 0
+        self._drawn, self._codes = [np.empty(0, np.int64)], [np.empty((0, n_columns))]
 
-    def __init__(
-        self,
-        table: Table,
-        layout: TableLayout,
-        reader: Learner | CellReader,
-        seed: int,
-        named: Collection[str] = (),
-        left_out: tuple[int, ...] | None = (),
-    ) -> None:
-        self._table, self._layout, self._reader, self._named = table, layout, reader, named
-        self._left_out, self._n_rows, self._digest = left_out, 0, hashlib.sha256()
-        self._batches, self._labels = list[tuple[int, Batch]](), list["pyarrow.Array"]()
-        self._weights, self._groups, self._keys = list[NDArray[np.float64]](), list[RowKeys](), list[RowKeys]()
-        self._points = PointsOfThree(table, [*layout.inputs, layout.target] if isinstance(reader, Learner) else [])
-        self._of_weights = CellReader([layout.names[layout.weights or 0]], [None])
-        self._seed, self._share, self._n_drawn = seed, 1.0, 0
-        self._drawn, self._codes = [np.empty(0, np.int64)], [np.empty((0, len(layout.inputs)))]
-
-    def read(self, tick: Tick, task: str | None) -> tuple[ReadTable, RowOrder]:
-        """Return what is found, without an encoding, labels as for a task, and which columns follow the rows."""
-        for batch, codes in codes_of(self._table, self._layout, self._reader, labelled=True):
-            self._add(batch, codes)
-            tick(len(codes))
-        if not self._n_rows:
-            raise DataError(f"{self._table.path}: has columns but no rows")
-        drawn, codes = np.concatenate(self._drawn), np.concatenate(self._codes)
-        starts = np.searchsorted(drawn, [first for first, batch in self._batches if not batch.start])
-        return self._found(task, drawn, codes), self._order(codes, starts)
-
-    def _add(self, batch: Batch, codes: NDArray[np.float64]) -> None:
-        layout = self._layout
-        if self._left_out is None:
-            self._left_out = self._order(codes, np.zeros(1, np.int64)).left_out
-        self._labels.append(labels_in(batch, layout))
-        self._weights += [] if layout.weights is None else [self._of_weights.codes(batch, [layout.weights])[:, 0]]
-        self._groups += [] if layout.groups is None else [_groups_in(batch, layout)]
-        self._points.add(batch)
-        self._batches.append((self._n_rows, replace(batch, columns={})))
-        self._sample(np.arange(self._n_rows, self._n_rows + len(codes)), codes)
-        self._n_rows += len(codes)
-        used = np.delete(codes, self._left_out, axis=1) if self._left_out else codes
-        self._digest.update(used.tobytes())
-        self._keys.append(row_keys(used))
-
-    def _sample(self, rows: NDArray[np.int64], codes: NDArray[np.float64]) -> None:
+    def add(self, rows: NDArray[np.int64], codes: NDArray[np.float64]) -> None:
         self._drawn.append(rows)
         self._codes.append(codes)
         if self._share < 1.0:
             self._keep(len(self._drawn) - 1)
         self._n_drawn += len(self._drawn[-1])
-        while self._n_drawn * codes.shape[1] > SAMPLE_CELLS:
+        while self._n_drawn * self._n_columns > SAMPLE_CELLS:
             self._share /= 2
             for k in range(len(self._drawn)):
                 self._keep(k)
@@ -341,44 +295,80 @@ class _Reading:
         kept = draw_sample(self._seed, self._share, self._drawn[k].astype(np.uint64))
         self._drawn[k], self._codes[k] = self._drawn[k][kept], self._codes[k][kept]
 
-    def _order(self, codes: NDArray[np.float64], starts: NDArray[np.int64]) -> RowOrder:
-        return RowOrder.of(self._layout.input_names, self._reader.words, codes, starts, self._named)
+    def found(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the rows (m,), ascending, and their codes (m, columns)."""
+        return np.concatenate(self._drawn), np.concatenate(self._codes)
 
-    def _found(self, task: str | None, drawn: NDArray[np.int64], codes: NDArray[np.float64]) -> ReadTable:
-        layout, reader, left_out = self._layout, self._reader, self._left_out or ()
-        labels = self._labels_for(task)
-        weights = np.concatenate(self._weights) if self._weights else None
-        groups = np.concatenate(self._groups) if self._groups else None
-        known = (words for k, words in enumerate(reader.words) if k not in left_out)
-        words = tuple(None if one is None else tuple(one) for one in known)
-        names = (*layout.without(left_out).input_names, layout.title(layout.target or 0))
-        sha256 = hashlib.sha256(repr((self._digest.hexdigest(), self._n_rows, names, words)).encode())
-        for array in (labels, weights, groups):
-            sha256.update(b"" if array is None else digest_rows(array).encode())
-        return ReadTable(
-            words=words,
-            labels=labels,
-            weights=weights,
-            groups=groups,
-            keys=np.concatenate(self._keys),
-            codes_sha256=self._digest.hexdigest(),
-            sha256=sha256.hexdigest(),
-            left_out=left_out,
-            notes=self._points.notes(layout),
-            unknown=dict(reader.unknown) if isinstance(reader, CellReader) else {},
-            sample=(drawn, codes),
-        )
 
-    def _labels_for(self, task: str | None) -> NDArray[Any]:
-        where = _where(self._table, self._layout)
-        labels = labels_of(self._labels, where, task, self._place)
-        if labels.dtype.kind == "f":
-            check_finite_targets(labels, where)
-        return labels
+def _read(
+    table: Table,
+    layout: TableLayout,
+    reader: Learner | CellReader,
+    spec: SourceSpec,
+    tick: Tick,
+    task: str | None,
+    named: Collection[str] = (),
+    left_out: tuple[int, ...] | None = (),
+) -> tuple[ReadTable, RowOrder, Callable[[int], str]]:
+    """Return what one pass over a table finds, without an encoding; which columns follow the rows; what names a row.
 
-    def _place(self, row: int) -> str:
-        first, batch = next(one for one in reversed(self._batches) if one[0] <= row)
-        return batch.place(row - first) + (f" of {batch.path.name}" if len(self._table.parts) > 1 else "")
+    task: as labels are read for it; named: columns that were asked for; left_out: inputs of which nothing but codes is
+    wanted; None: those that number the rows of the first batch.
+    """
+
+    def order_of(codes: NDArray[np.float64], starts: NDArray[np.int64]) -> RowOrder:
+        return RowOrder.of(layout.input_names, reader.words, codes, starts, named)
+
+    def place(row: int) -> str:
+        first, batch = next(one for one in reversed(batches) if one[0] <= row)
+        return batch.place(row - first) + (f" of {batch.path.name}" if len(table.parts) > 1 else "")
+
+    digest, sample, batches, n_rows = hashlib.sha256(), _Sample(spec.seed, len(layout.inputs)), [], 0
+    weights, groups, keys = list[NDArray[np.float64]](), list[RowKeys](), list[RowKeys]()
+    points = PointsOfThree(table, [*layout.inputs, layout.target] if isinstance(reader, Learner) else [])
+    of_weights, of_labels = CellReader([layout.names[layout.weights or 0]], [None]), list["pyarrow.Array"]()
+    for batch, codes in codes_of(table, layout, reader, labelled=True):
+        if left_out is None:
+            left_out = order_of(codes, np.zeros(1, np.int64)).left_out
+        of_labels.append(labels_in(batch, layout))
+        weights += [] if layout.weights is None else [of_weights.codes(batch, [layout.weights])[:, 0]]
+        groups += [] if layout.groups is None else [_groups_in(batch, layout)]
+        points.add(batch)
+        batches.append((n_rows, replace(batch, columns={})))
+        sample.add(np.arange(n_rows, n_rows + len(codes)), codes)
+        n_rows += len(codes)
+        used = np.delete(codes, left_out, axis=1) if left_out else codes
+        digest.update(used.tobytes())
+        keys.append(row_keys(used))
+        tick(len(codes))
+    if not n_rows:
+        raise DataError(f"{table.path}: has columns but no rows")
+    drawn, codes = sample.found()
+    starts = np.searchsorted(drawn, [first for first, batch in batches if not batch.start])
+    where, left_out = _where(table, layout), left_out or ()
+    labels = labels_of(of_labels, where, task, place)
+    if labels.dtype.kind == "f":
+        check_finite_targets(labels, where)
+    known = (words for k, words in enumerate(reader.words) if k not in left_out)
+    words = tuple(None if one is None else tuple(one) for one in known)
+    names = (*layout.without(left_out).input_names, layout.title(layout.target or 0))
+    found = ReadTable(
+        words=words,
+        labels=labels,
+        weights=np.concatenate(weights) if weights else None,
+        groups=np.concatenate(groups) if groups else None,
+        keys=np.concatenate(keys),
+        codes_sha256=digest.hexdigest(),
+        sha256="",
+        left_out=left_out,
+        notes=points.notes(layout),
+        unknown=dict(reader.unknown) if isinstance(reader, CellReader) else {},
+        sample=(drawn, codes),
+    )
+    sha256 = hashlib.sha256(repr((found.codes_sha256, n_rows, names, words)).encode())
+    for array in (found.labels, found.weights, found.groups):
+        sha256.update(b"" if array is None else digest_rows(array).encode())
+    return replace(found, sha256=sha256.hexdigest()), order_of(codes, starts), place
 
 
 def _open_test(
@@ -391,10 +381,9 @@ def _open_test(
     read_as = "words" if train.found.labels.dtype.kind == "U" else "regression"
     request = {"layout": astuple(layout), "header": spec.header, "words": train.found.words, "missing": reader.missing}
     request |= {"labels": read_as, "decimal": spec.decimal}
-    reading = _Reading(table, layout, reader, spec.seed)
 
     def read(tick: Tick) -> ReadTable:
-        return reading.read(tick, read_as)[0]
+        return _read(table, layout, reader, spec, tick, read_as)[0]
 
     found = keeper.read(path, request, read, ReadTable) if keeper else read(lambda n_rows: None)
     if found.labels.dtype.kind != "U" and train.found.labels.dtype.kind == "U":

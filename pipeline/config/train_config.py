@@ -105,7 +105,7 @@ def column(value: object) -> str:
 
 def is_plain(value: str) -> bool:
     """Return whether a text can be a path and be printed: names that are no UTF-8 have lone surrogates."""
-    return not has_controls(value) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    return not has_controls(value)
 
 
 def address(value: object) -> str:

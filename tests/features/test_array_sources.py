@@ -108,17 +108,11 @@ def test_images_are_not_standardised_and_standardise_target_and_task_may_be_give
     assert (source.train.X[:4].dtype, other.train.y[:4].dtype) == (np.uint8, np.float64)
 
 
-def with_code_point(number):
-    labels = np.resize(["ab", "cd"], 40)
-    labels.view(np.uint32)[5] = number
-    return labels
-
-
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
         ({"X": X}, "needs X and y"),
-        ({f"a{k}": np.ones(1) for k in range(900)}, r"found a0, .*, a108, \.\.\.$"),
+        ({f"a{k}": np.ones(1) for k in range(900)}, "found a0, .* and 892 more"),
         ({"X": X, "y": Y, "X_test": X, "y_test": Y}, r"has X and a test part \(X_test\); call the arrays X_train"),
         ({"X": X, "y": Y[:-1]}, "40 rows"),
         ({"X": X[:, 0], "y": Y}, r"shape \(40,\); give \(n, d\)"),
@@ -132,8 +126,7 @@ def with_code_point(number):
         ({"X_train": X, "y_train": Y, "X_test": X[:, :2], "y_test": Y}, "train inputs have shape"),
         ({"X_train": X, "y_train": Y, "X_test": X, "y_test": Y + 1}, "y of test: row 2 has label 3"),
         ({"X": X, "y": np.resize([b"a", b"\xff"], 40)}, "no ASCII text"),
-        ({"X": X, "y": np.resize(["a", "\ud800"], 40)}, "row 1 holds a character"),
-        ({"X": X, "y": with_code_point(0x110000)}, "row 2 holds a character"),
+        ({"X": X, "y": np.resize(["a", "\ud800"], 40)}, "label with control characters"),
         ({"X": X.astype(str), "y": Y}, "X holds words; numbers are needed"),
         ({"X": np.arange(120).reshape(40, 3) + 2**60, "y": Y}, "X holds whole numbers such as 115.*float64"),
         ({"X": X, "y": np.resize(["a", "a ", "b"], 40)}, "'a' in row 0 and 'a ' in row 1 are one label"),

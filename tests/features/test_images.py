@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, read_idx
-from features.open_source import PUBLISHED, open_source
+from features.open_source import open_source
 from features.source import SourceSpec
 from sources import everything, idx_bytes, publish, write_idx_folder
 
@@ -29,21 +29,20 @@ def write_folder(folder, n_train=30, labels=(3, 7, 200), compressed=True):
 
 
 @pytest.mark.parametrize("name", IDX_FILES)
-def test_wrong_hash_is_refused_even_after_a_good_opening(tmp_path, monkeypatch, name):
+def test_a_file_with_another_hash_is_refused(tmp_path, monkeypatch, name):
     write_folder(tmp_path / "mnist")
     publish(monkeypatch, tmp_path / "mnist")
     spec = SourceSpec("mnist", data_dir=str(tmp_path))
+    path = tmp_path / "mnist" / f"{name}.gz"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DataError, match=r"sha256 is [0-9a-f]{64}, expected [0-9a-f]{64}") as caught:
+        open_source(spec)
+    assert f"{name}.gz" in str(caught.value)
+    path.write_bytes(content)
     source = open_source(spec)
     assert (source.name, source.n_train, source.standardise) == ("mnist", 30, False)
     assert str(tmp_path) not in json.dumps(source.identity)
-    path = tmp_path / "mnist" / f"{name}.gz"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"sha256 is [0-9a-f]{64}, expected [0-9a-f]{64}") as caught:
-        open_source(spec)
-    assert name in str(caught.value)
-    assert PUBLISHED["mnist"].files[f"{name}.gz"] in str(caught.value)
 
 
 def test_idx_folder_faults(tmp_path):
@@ -123,32 +122,29 @@ VALUES = np.arange(60, dtype=np.uint8).reshape(3, 4, 5)
 
 
 FAULTS = {
-    "wrong magic": (idx_bytes(VALUES, magic=b"\0\0\x0d\x03"), "magic"),
-    "labels where images are expected": (idx_bytes(VALUES.reshape(-1)), "magic"),
-    "a promise too long": (idx_bytes(VALUES, shape=(4, 4, 5)), "promises 80 bytes, the file holds 60"),
-    "a promise too short": (idx_bytes(VALUES, shape=(2, 4, 5)), "40 bytes"),
-    "an absurd promise": (idx_bytes(VALUES, shape=(2**32 - 1,) * 3), "promises"),
-    "an empty array": (idx_bytes(VALUES[:0]), "empty"),
-    "cut in the header": (idx_bytes(VALUES)[:9], "header"),
-    "no bytes": (b"", "header"),
+    "wrong magic": idx_bytes(VALUES, magic=b"\0\0\x0d\x03"),
+    "labels where images are expected": idx_bytes(VALUES.reshape(-1)),
+    "a promise too long": idx_bytes(VALUES, shape=(4, 4, 5)),
+    "a promise too short": idx_bytes(VALUES, shape=(2, 4, 5)),
+    "an absurd promise": idx_bytes(VALUES, shape=(2**32 - 1,) * 3),
+    "an empty array": idx_bytes(VALUES[:0]),
+    "cut in the header": idx_bytes(VALUES)[:9],
+    "no bytes": b"",
 }
 
 
 @pytest.mark.parametrize("wrap", [bytes, gzip.compress], ids=["raw", "gzip"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_refuses_what_is_not_as_its_header_says(tmp_path, fault, wrap):
-    content, message = FAULTS[fault]
-    refused(tmp_path, wrap(content), message)
+    refused(tmp_path, wrap(FAULTS[fault]), "is no IDX file of unsigned bytes in 3 dimensions")
 
 
-def test_refuses_a_missing_file_every_truncation_of_gzip_a_flipped_bit_and_bytes_after_the_stream(tmp_path):
-    with pytest.raises(MissingInputError, match="images"):
-        read_idx(tmp_path / "images", 3)
+def test_refuses_every_truncation_of_gzip_a_flipped_bit_and_bytes_after_the_stream(tmp_path):
     whole = gzip.compress(idx_bytes(VALUES))
     for length in range(2, len(whole)):
-        refused(tmp_path, whole[:length], "cut short|header")
+        refused(tmp_path, whole[:length], "cut short|is no IDX file")
     content = bytearray(gzip.compress(idx_bytes(VALUES), compresslevel=0))
     content[-20] ^= 1
     refused(tmp_path, bytes(content), "damaged gzip")
     for tail in (b"garbage", gzip.compress(b"more", mtime=0)):
-        refused(tmp_path, whole + tail, "after its end|promises")
+        refused(tmp_path, whole + tail, "after its end|is no IDX file")

@@ -92,7 +92,7 @@ def test_pictures_are_grey_where_channels_are_equal(tmp_path):
 def test_parts_are_told_by_their_names_or_by_several_folders_alike(tmp_path, folders, are_parts):
     write(tmp_path, **dict.fromkeys(folders, 4))
     if are_parts:
-        with pytest.raises(DataError, match=r"if they are parts, train on .*(rain|set1).*data\.test=.*([tT]est|set2)"):
+        with pytest.raises(DataError, match=r"look like parts .* train on .*(rain|set1).*data\.test=.*([tT]est|set2)"):
             opened(tmp_path)
     else:
         assert len(opened(tmp_path).classes) == 2
@@ -187,7 +187,7 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
 @pytest.mark.parametrize(
     ("classes", "harm", "message"),
     [
-        ({"a": 2}, lambda at: None, "one class only .a."),
+        ({"a": 2}, lambda at: None, "one class only \\('a'"),
         ({"a": 2, "b": 2, "c": 0}, lambda at: None, "without pictures that are read: c; convert"),
         ({"a": 2, "b": 2}, lambda at: (at / "a" / "0.png").rename(at / "x.png"), "in no folder of a class: x.png"),
         ({"a": 2, "b": 2}, lambda at: (at / "b" / "loop").symlink_to(at), "/b/loop: is a link, by which .* twice"),
@@ -196,14 +196,14 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
         ({"a": 2, "b": 2}, lambda at: (at / "a" / "x.HEIC").touch(), "formats that are not read: a/x.HEIC; convert"),
         ({"A\u0308pfel/x": 2, "A\u0308pfel/y": 2}, lambda at: None, "has one folder, A\u0308pfel; name"),
         ({"c/test/a": 2, "c/train/a": 2}, lambda at: None, "has one folder, c; name .*/c, if its folders are"),
-        (dict.fromkeys(("x/train", "x/test", "y/train", "y/test"), 2), lambda at: None, "x and y .*test, train.; put"),
-        ({"s_train/s_train/a": 2, "s_train/s_train/b": 2, "s_test/s_test/a": 2}, lambda at: None, "beside it; if they"),
+        (dict.fromkeys(("x/train", "x/test", "y/train", "y/test"), 2), lambda at: None, "both: test, train.*put"),
+        ({"s_train/s_train/a": 2, "s_train/s_train/b": 2, "s_test/s_test/a": 2}, lambda at: None, "look like parts"),
         ({"train/a": 2, "val/a": 2}, lambda at: None, "has the folder val beside train"),
         ({"train/a": 2, "test/a": 2, "val/a": 2}, lambda at: None, "val beside train and test; .*`data.test=.*/test`"),
-        ({"cat": 2, "Cat": 2}, lambda at: None, "the folder Cat and the folder cat are one label"),
+        ({"cat": 2, "Cat": 2}, lambda at: None, "'Cat' in row 0 and 'cat' in row 2 are one label"),
         ({"Test/a": 2, "Test/b": 2, "Train/a": 2, "Train/b": 2}, lambda at: None, "train on .*Train with `data.test="),
         ({"train/a": 2, "train/b": 2, "test": 2}, lambda at: None, "or predict those without one"),
-        ({"train/a": 2, "train/b": 2, "test/c": 2}, lambda at: None, "has the class c, which .*train lacks"),
+        ({"train/a": 2, "train/b": 2, "test/c": 2}, lambda at: None, "row 0 has label 'c', which training data lack"),
     ],
 )
 def test_folders_of_which_nothing_can_be_learned(tmp_path, classes, harm, message):
@@ -345,12 +345,12 @@ def test_pixels_are_those_that_were_written(tmp_path, form):
 
 MORE: dict[str, Any] = {"save_all": True, "append_images": [Image.fromarray(RGB[..., ::-1])]}
 REFUSED = [
-    ("colour or alpha of 16 bits", png(2, 16, RGB * np.uint16(257))),
-    ("colour or alpha of 16 bits", tif(RGB * np.uint16(257), "rgb")),
-    ("colour or alpha of 16 bits", pnm("P6", RGB.astype(">u2"), 4095)),
+    ("(in Pillow PNG, RGB, RGB;16B)", png(2, 16, RGB * np.uint16(257))),
+    ("(in Pillow TIFF, RGB, RGB;16", tif(RGB * np.uint16(257), "rgb")),
+    ("(in Pillow PPM, RGB, RGB;16", pnm("P6", RGB.astype(">u2"), 4095)),
     ("one transparent grey", png(0, 16, DEEP, (b"tRNS", struct.pack(">H", 0)))),
     ("signed pixels", tif(GREY.astype(np.int16))),
-    ("whole numbers of 32 bits", tif(GREY.astype(np.uint32))),
+    ("(in Pillow TIFF, I, ", tif(GREY.astype(np.uint32))),
     ("fractions", tif(GREY.astype(np.float32))),
     ("0 as white", tif(DEEP, "miniswhite")),
     ("LAB", tif(RGB, 8)),

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from features import rows
 from features.errors import DataError
 from features.row_draws import row_keys
-from features.rows import Chosen, InOrder, Mapped, Repeated, RowArray, RunningMoments, Standardisation, keys_of_inputs
+from features.rows import Chosen, InOrder, Mapped, RowArray, RunningMoments, Standardisation, keys_of_inputs
 
 X = np.arange(120.0).reshape(40, 3)
 SOME = np.array([0, 3, 4, 11, 12, 13, 30, 39])
+TWICE = np.repeat(np.arange(40), 2)
 
 
 def in_order(begun: list[int], block: int = 7) -> InOrder:
@@ -31,9 +32,12 @@ def mapped(values: RowArray) -> Mapped:
 
 FORMS: dict[str, tuple[RowArray, np.ndarray]] = {
     "chosen": (Chosen(X, SOME), X[SOME]),
-    "repeated": (Repeated(Chosen(X, SOME), 3), np.repeat(X[SOME], 3, axis=0)),
+    "repeated": (Chosen(Chosen(X, SOME), np.repeat(np.arange(8), 3)), np.repeat(X[SOME], 3, axis=0)),
     "mapped": (mapped(X), X * 2 + np.arange(40)[:, None]),
-    "mapped, repeated": (mapped(Repeated(X, 2)), np.repeat(X, 2, axis=0) * 2 + np.arange(80)[:, None]),
+    "mapped, repeated": (
+        mapped(Chosen(X, np.repeat(np.arange(40), 2))),
+        np.repeat(X, 2, axis=0) * 2 + np.arange(80)[:, None],
+    ),
     "in order": (in_order([]).array(0, (3,)), X),
     "in order, beside": (in_order([]).array(1), -X[:, 0]),
     "chosen, in order": (mapped(Chosen(in_order([]).array(0, (3,)), SOME)), X[SOME] * 2 + np.arange(8)[:, None]),

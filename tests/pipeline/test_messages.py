@@ -159,7 +159,7 @@ CASES = {
     "predict: a pipe as a model": Case(f"predict {{piped}} {OUT}", 65, "model.npz", {"X": X}),
     "predict: other inputs": Case(PREDICT, 65, "(1,)", {"X": X[:, :1]}),
     "predict: NaN": Case(PREDICT, 65, "row 137, column", {"X": changed(X, 137, np.nan)}),
-    "predict: a text in a csv": Case(PREDICT, 65, "row 30 (line 32)", TEXTS),
+    "predict: a text in a csv": Case(PREDICT, 65, "line 32", TEXTS),
     "predict: more columns": Case(PREDICT, 65, "has 4 columns", "a,b,c,d\n1,2,3,4\n"),
     "predict: a target that is not there": Case(f"{PREDICT} --target z", 2, "'z'", "a,b,c\n1,2,3\n"),
     "predict: no such file": Case("predict {words} absent.npz --out {out}/out.csv", 66, "no such file"),
@@ -186,7 +186,7 @@ CASES = {
         for data, out in (("{rows}", "{rows}/b.csv"), ("{rows}", "{rows}/c.csv"), ("{rows}/b.csv", "{rows}/b.csv"))
     },
     "evaluate: an unknown label late": Case(EVALUATE, 65, "row 60", LATE),
-    "evaluate: an empty label": Case(EVALUATE, 65, "row 1 (line 3)", "a,b,y\n1,2,far\n1,2,\n"),
+    "evaluate: an empty label": Case(EVALUATE, 65, "line 3", "a,b,y\n1,2,far\n1,2,\n"),
     "evaluate: no labels": Case(EVALUATE, 65, "no array y", {"X": X}),
     "evaluate: no target in a csv": Case(EVALUATE, 65, "no target column", "a,b\n1,2\n"),
     "evaluate: a value of NaN": Case("evaluate {regression} {data}", 65, "row 1", {"X": X[:2], "y": [1.0, np.nan]}),

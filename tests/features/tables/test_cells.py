@@ -167,7 +167,7 @@ REFUSED: list[tuple[list[Any], str | None, str]] = [
     (["1.1", "1.10", "1.2"], None, ONE_LABEL.format("1.1", "1.10")),
     ([f"1{'0' * 22}", "5"], "regression", LONG),
     ([f"1{'0' * 22}", *map(str, range(40))], None, LONG),
-    (["x", "y\0"], None, r"t: the label 'y\\x00' ends with a NUL character"),
+    (["x", "y\0"], None, r"t holds a label with control characters \('y\\x00'\)"),
 ]
 
 

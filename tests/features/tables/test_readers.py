@@ -1,6 +1,5 @@
 """Batches of tables: what a csv or parquet holds, by any blocks and in any files; what is damaged, and where."""
 
-import bz2
 import csv
 import gzip
 import io
@@ -26,8 +25,8 @@ from features.errors import DataError, MissingInputError
 from features.input_files import CSV_SUFFIXES, PACKED_SUFFIXES
 from features.tables import readers
 from features.tables.cells import distinct, numbers
-from features.tables.readers import PARQUET_TYPES, SEPARATORS, ParquetFile, Table
-from runs import ROOT, python
+from features.tables.readers import PARQUET_TYPES, SEPARATORS, Table
+from runs import ROOT
 
 LINES = ["a,b,y\n", *(f"{k},{k * 0.5},{k / 7}\n" for k in range(60))]
 WHOLE = "".join(LINES)
@@ -135,10 +134,7 @@ def test_every_type_that_is_listed_holds_what_pandas_reads(tmp_path, name, as_di
     column = pyarrow.nulls(40) if name == "null" else column_of(name)
     as_dictionary = as_dictionary and name in ("string", "int64", "double", "date32")
     save(path := tmp_path / "t.parquet", {"x": column.dictionary_encode() if as_dictionary else column})
-    (file,) = Table.in_files(path).parts
-    assert isinstance(file, ParquetFile)
-    assert file.kinds == [PARQUET_TYPES[name]]
-    (batch,) = file.batches([0])
+    (batch,) = Table.in_files(path).batches([0])
     expected = pandas.read_parquet(path)["x"]
     if PARQUET_TYPES[name] == "words":
         assert [cell.as_py() for cell in batch.columns[0]] == expected.astype(object).where(
@@ -196,47 +192,39 @@ def test_a_blank_line_of_one_column_is_a_missing_cell(tmp_path, text, header):
 
 ROWS = "a,b\n" + "1,2\n" * 40
 STORED = gzip.compress(ROWS.encode(), compresslevel=0, mtime=0)
-FAULTS: dict[str, tuple[str, str | bytes, str]] = {
+FAULTS: dict[str, tuple[str, str | bytes, str]] = {  # and the words that tell where it is, or what to do
     "nothing": ("t.csv", "", "is empty"),
-    "numbers for names": ("t.csv", "1,2e3\n3,4\n", r"its first line holds numbers \(1,2e3\), .* `data.header=false`"),
+    "numbers for names": ("t.csv", "1,2e3\n3,4\n", "data.header=false"),
     "names that repeat": ("t.csv", "a,b,a\n1,2,3\n", "columns 0 and 2 are called 'a'"),
     "names alike but for blanks": ("t.csv", "a,b, a\n1,2,3\n", "columns 0 and 2 are called 'a'"),
     "names in two forms": ("t.csv", "e\u0301,b,\u00e9\n1,2,3\n", "columns 0 and 2 are called 'é'"),
     "two columns without a name": ("t.csv", "a,y,,\n1,2,,\n", "columns 2 and 3 have no name"),
-    "a note for Excel": ("t.csv", "sep=;\na;b\n1;2\n", "'sep=;', is a note for Excel; take it out"),
     "lines of commas": ("t.csv", ROWS + ",\n" * 40, "line 42 and 39 more have no cell"),
-    "NUL below": ("t.csv", ROWS + "1,2\0\n", "line 42 has a NUL character"),
-    "bzip2": ("t.csv", bz2.compress(ROWS.encode()), "is a bzip2 file, no text; unpack it"),
-    "UTF-32": ("t.csv", ROWS.encode("utf-32"), "line 1 is not UTF-8 text .*iconv -f UTF-32 -t UTF-8"),
-    "separators that are mixed": ("t.csv", "a;b\n1\t2\n", "row 0 has 1 cells, expected 2"),
-    "two separators": ("t.csv", "Price, EUR, net;y\n1,5,2;2\n", "separated by ',' or ';'; put .* in quotes"),
+    "separators that are mixed": ("t.csv", "a;b\n1\t2\n", "line 2 has 1 cells, expected 2"),
+    "two separators": ("t.csv", "Price, EUR, net;y\n1,5,2;2\n", "separated by ',' or ';'"),
     "control characters": ("t.csv", "a,b\x1b[2J\n1,2\n", r"control characters \('b\\x1b\[2J'\)"),
-    "a long first row": ("t.csv", "a,b\n1,2,3\n", "row 0 has 3 cells, expected 2"),
-    "a long row": ("t.csv", ROWS + "1,2,3\n" + ROWS, r"row 40 \(line 42\) has 3 cells, expected 2"),
-    "behind blank lines": ("t.csv", "\n" + ROWS.replace("\n", "\n \n\n") + "1\n", r"row 40 \(line 125\) has 1 cells"),
-    "behind long cells": ("t.csv", 'a,b\n1,"2\n\n"\n' * 9 + "1\n", r"row 17 \(line 37\) has 1 cells"),
-    "a quote": ("t.csv", ROWS + '1,"2\n1,3\n', "row 40: the quotes of its last cell do not end"),
+    "a long row": ("t.csv", ROWS + "1,2,3\n" + ROWS, "line 42 has 3 cells, expected 2"),
+    "behind blank lines": ("t.csv", "\n" + ROWS.replace("\n", "\n \n\n") + "1\n", "line 125 has 1 cells"),
+    "behind text after quotes": ("t.csv", 'a,b\n"1"x,2\n1,2,3\n', "line 3 has 3 cells, expected 2"),
+    "behind long cells": ("t.csv", 'a,b\n1,"2\n\n"\n' * 9 + "1\n", "line 37 has 1 cells"),
+    "a quote": ("t.csv", ROWS + '1,"2\n1,3\n', "its quotes do not end"),
     "a quote far from the end": ("t.csv", ROWS + '1,"2\n' + ROWS, r"after row \d+ \(a line, or a cell in quotes, does"),
-    "a quote in the header": ("t.csv", 'a,"b\n1,2\n', "its first line is not text separated by ','"),
-    "carriage returns": ("t.csv", ROWS.replace("\n", "\r"), "; end lines with a line feed"),
-    "other bytes": ("t.csv", ROWS.encode() + b"1,\xff\n", "line 42 is not UTF-8 text .*iconv -f ENCODING -t"),
-    "Latin-1 names": ("t.csv", "a,größe\n1,2\n".encode("latin-1"), "line 1 is not UTF-8 text .*iconv -f ENCODING"),
-    **{
-        coding: ("t.csv", ROWS.encode(coding), "line 1 is not UTF-8 text .*iconv -f UTF-16 -t UTF-8")
-        for coding in ("utf-16", "utf-16-le", "utf-16-be")
-    },
-    "a line without end": ("t.csv", "1" * 5000, "line 1 has over 1000 bytes"),
+    "a quote in the header": ("t.csv", 'a,"b\n1,2\n', "end quotes on it"),
+    "carriage returns": ("t.csv", ROWS.replace("\n", "\r"), "and lines with a line feed"),
+    "other bytes": ("t.csv", ROWS.encode() + b"1,\xff\n", "line 42 is not UTF-8 text"),
+    "Latin-1 names": ("t.csv", "a,größe\n1,2\n".encode("latin-1"), "line 1 is not UTF-8 text"),
+    "UTF-16": ("t.csv", ROWS.encode("utf-16"), "line 1 is not UTF-8 text .*iconv -f ENCODING -t UTF-8"),
+    "UTF-16 without a mark": ("t.csv", ROWS.encode("utf-16-be"), "control characters"),
+    "gzip by another name": ("t.csv", gzip.compress(ROWS.encode()), "line 1 is not UTF-8 text .*a packed one as .gz"),
     "cut": ("t.csv.gz", gzip.compress(ROWS.encode())[:-9], r"damaged \.gz file"),
-    "no gzip": ("t.csv.gz", ROWS, r"damaged \.gz file .*take \.gz off its name if it is not packed"),
-    "another digit": ("t.csv.gz", STORED.replace(b"1,2\n1", b"1,3\n1", 1), r"damaged \.gz file .*incorrect data check"),
-    "gzip by another name": ("t.csv", gzip.compress(ROWS.encode()), "is a gzip file, no text; put .gz behind"),
+    "no gzip": ("t.csv.gz", ROWS, r"damaged \.gz file"),
+    "another digit": ("t.csv.gz", STORED.replace(b"1,2\n1", b"1,3\n1", 1), r"damaged \.gz file"),
     "no parquet": ("t.parquet", ROWS, "not a readable parquet file"),
 }
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_what_cannot_be_read_is_told_with_its_place(tmp_path, monkeypatch, small_blocks, case):
-    monkeypatch.setattr(readers, "MOST_LINE_BYTES", 1000)
+def test_what_cannot_be_read_is_told_with_its_place(tmp_path, small_blocks, case):
     name, content, message = FAULTS[case]
     with pytest.raises(DataError, match=rf"{name}: .*{message}") as caught:
         read(tmp_path / name, content)
@@ -255,40 +243,6 @@ def test_columns_that_cannot_be_read_are_named_with_what_leaves_them_out(tmp_pat
         with pytest.raises(DataError, match=message):
             list(table.batches([0, place]))
         assert next(iter(table.batches([0]))).n_rows
-
-
-FLIPPED = """
-import sys
-from pathlib import Path
-import numpy as np
-from features.errors import DataError
-from features.tables.cells import distinct, numbers
-from features.tables.readers import Table
-
-path, refused = Path(sys.argv[1]), 0
-whole = path.read_bytes()
-for bit in np.random.default_rng(0).permutation(8 * len(whole))[:1500]:
-    damaged = bytearray(whole)
-    damaged[bit // 8] ^= 1 << int(bit % 8)
-    path.write_bytes(damaged if bit % 5 else damaged[: bit // 8])
-    try:
-        table = Table.in_files(path)
-        for batch in table.batches((1, 2)):
-            distinct(batch.columns[1]), numbers(batch.columns[2])
-    except DataError as error:
-        assert "\\n" not in str(error), error
-        refused += 1
-print(refused)
-"""
-
-
-def test_a_flipped_bit_or_a_cut_never_ends_the_process(tmp_path):
-    """Nor raises anything but DataError; in a process of its own."""
-    columns = {"a": pyarrow.array([1.5, None, 2.5]), "w": ["one", "two", None], "y": [1.0, 2.0, 3.0]}
-    path = save(tmp_path / "t.parquet", columns, compression="snappy", write_page_checksum=True)
-    done = python("-c", FLIPPED, path)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout) > 900  # refusals
 
 
 @pytest.mark.parametrize("form", ["csv", "csv.gz"])
@@ -342,17 +296,14 @@ def test_no_part_of_a_folder_is_passed_over_in_silence(tmp_path, monkeypatch, ca
         cells_of(Table.in_files(folder))
 
 
-DAYS = pyarrow.array([1, 2], pyarrow.int32()).cast("date32")
 OTHERS: dict[str, tuple[Any, str | None]] = {
-    "numbers": ([1, 2], r"b\.parquet: column x holds numbers, in a\.parquet dates"),
-    "words": (["2024-01-01", "p"], r"b\.parquet: column x holds words, in a\.parquet dates"),
-    "times": (pyarrow.array([1, 2]).cast("timestamp[ns]"), None),
+    "whole numbers": ([1, 2], None),
     "gaps": (pyarrow.nulls(2), None),
     "another name": ({"z": [1, 2]}, r"b\.parquet: its columns are not those of a\.parquet"),
-    "more": ({"x": DAYS, "z": [1, 2]}, r"b\.parquet: has 3 columns, a\.parquet has 2"),
+    "more": ({"x": [1, 2], "z": [1, 2]}, r"b\.parquet: its columns are not those of a\.parquet"),
     "another order": ("y,x", r"b\.csv: its columns are not those of a\.csv"),
-    "fewer": ("x", r"b\.csv: has 1 columns, a\.csv has 2"),
-    "a line": ("x,y\n1,2\n3", r"b\.csv: row 1 \(line 3\) has 1 cells, expected 2"),
+    "fewer": ("x", r"b\.csv: its columns are not those of a\.csv"),
+    "a line": ("x,y\n1,2\n3", r"b\.csv: line 3 has 1 cells, expected 2"),
     "another kind": (None, r"has \.csv and \.parquet files"),
 }
 
@@ -364,7 +315,8 @@ def test_files_unlike_the_first_are_named(tmp_path, case):
         (tmp_path / "a.csv").write_text("x,y\n1,2\n")
         (tmp_path / "b.csv").write_text(f"{other}\n")
     else:
-        columns = [{"x": DAYS}, other if isinstance(other, dict) else {"x": DAYS if other is None else other}]
+        numbers = {"x": [0.5, 1.5]}
+        columns = [numbers, numbers if other is None else other if isinstance(other, dict) else {"x": other}]
         for name, column in zip("ab", columns, strict=True):
             save(tmp_path / f"{name}.parquet", column | {"y": [0, 1]})
         if other is None:
@@ -379,5 +331,5 @@ def test_files_unlike_the_first_are_named(tmp_path, case):
 def test_names_of_files_that_no_table_has(tmp_path):
     (tmp_path / "a.csv").write_text(WHOLE)
     (tmp_path / os.fsdecode(b"f\xff.csv")).write_text(WHOLE)
-    with pytest.raises(DataError, match=r"f\\udcff\.csv' is no UTF-8 text; rename it"):
+    with pytest.raises(DataError, match=r"f\\udcff\.csv' is no UTF-8 text"):
         Table.in_files(tmp_path)

@@ -124,7 +124,7 @@ def test_other_settings_ask_other_questions(tmp_path):
     (tmp_path / "t.csv").write_text(text)
     (tmp_path / "test.csv").write_text("f0,f1,f2\n1,,0\n")
     opened(tmp_path, test=str(tmp_path / "test.csv"), missing="median")
-    with pytest.raises(DataError, match=r"test\.csv: row 0 \(line 2\), column f1 is ''"):
+    with pytest.raises(DataError, match=r"test\.csv: line 2, column f1 is ''"):
         opened(tmp_path, test=str(tmp_path / "test.csv"))
     opened(tmp_path)
     with pytest.raises(DataError, match=r"f0 \(numbers and 1 other word"):

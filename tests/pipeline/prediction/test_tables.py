@@ -69,7 +69,7 @@ def test_columns_that_lack_are_refused_by_name(prices, tmp_path, capsys):
     assert evaluate.main([str(prices / "model"), str(data)]) == 65
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 2
-    assert all("lacks the columns 'alpha', 'beta' and has the columns '2018', '2020', 'x'; g" in line for line in told)
+    assert all("lacks 'alpha', 'beta'" in line and "has '2018', '2020'" in line for line in told)
     assert not (tmp_path / "out.csv").exists()
 
 
@@ -88,7 +88,7 @@ def test_a_model_without_names_takes_columns_as_they_stand(data, prices, tmp_pat
     assert evaluated(capsys, tmp_path / "model", first, "--target", "z")["r2"] == expected
     narrow = write(tmp_path / "narrow.csv", rows[["a", "b"]])
     assert evaluate.main([str(tmp_path / "model"), str(narrow)]) == 65
-    assert "has 2 columns, wanted the model's 3 inputs and a target" in capsys.readouterr().err
+    assert "has 2 columns, the model wants 3 inputs" in capsys.readouterr().err
 
 
 def test_a_table_without_a_header_is_read_so_again(tmp_path, capsys):
