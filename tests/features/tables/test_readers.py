@@ -215,7 +215,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {  # and the words that tell w
     "Latin-1 names": ("t.csv", "a,größe\n1,2\n".encode("latin-1"), "line 1 is not UTF-8 text"),
     "UTF-16": ("t.csv", ROWS.encode("utf-16"), "line 1 is not UTF-8 text .*iconv -f ENCODING -t UTF-8"),
     "UTF-16 without a mark": ("t.csv", ROWS.encode("utf-16-be"), "control characters"),
-    "gzip by another name": ("t.csv", gzip.compress(ROWS.encode()), "line 1 is not UTF-8 text .*a packed one as .gz"),
+    "gzip by another name": ("t.csv", gzip.compress(ROWS.encode()), "line 1 is not UTF-8 text .*a packed file as .gz"),
     "cut": ("t.csv.gz", gzip.compress(ROWS.encode())[:-9], r"damaged \.gz file"),
     "no gzip": ("t.csv.gz", ROWS, r"damaged \.gz file"),
     "another digit": ("t.csv.gz", STORED.replace(b"1,2\n1", b"1,3\n1", 1), r"damaged \.gz file"),
