@@ -67,13 +67,8 @@ def _candidates(work: Workspace) -> Arrays:
 def _first_rows(keys: RowKeys) -> NDArray[np.int64]:
     """Return the first of all rows with the same key, ascending; at most 24 bytes a row beside keys (n,)."""
     order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    is_first = np.ones(len(keys), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
-    del ordered
-    first = order[is_first]
-    first.sort()
-    return first
+    repeats = keys[order[1:]] == keys[order[:-1]]
+    return np.sort(order[np.append(True, ~repeats)])
 
 
 def _rows_of_candidates(work: Workspace, first: NDArray[np.int64]) -> NDArray[np.int64]:

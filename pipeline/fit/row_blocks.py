@@ -190,7 +190,7 @@ def block_pass(
         empty=empty,
         size=blocks.size,
         n_pieces=blocks.n_blocks,
-        run_length=run_length(rows, blocks),
+        run_length=max(read_rows(rows.shape) // blocks.block_rows, 1),  # of some chunks of the store
         grid=(blocks, *key),
         sums_bytes=blocks.sums_bytes,
         threads_a_piece=blocks.threads_a_piece,
@@ -224,11 +224,6 @@ def stream_blocks(
         block = grid.rows(range(number, number + 1))
         cut = whole.cut(slice(block.start - rows.start, block.stop - rows.start))
         yield number, cut._replace(number=number, start=block.start)
-
-
-def run_length(task: RowTask, grid: RowGrid) -> int:
-    """Return how many blocks are best read together: some chunks of the store."""
-    return max(read_rows(task.shape) // grid.block_rows, 1)
 
 
 def read_rows(shape: FeatureShape) -> int:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from features.cell_text import printable
 from pipeline.config.settings import FLAGS, worded
 from pipeline.runtime import stopping
-from pipeline.runtime.console import Above, Console, StageLine
+from pipeline.runtime.console import Console, StageLine
 from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.runtime.progress import Watch, repeating
 from storage.errors import CannotWriteError, StorageError
@@ -131,10 +131,10 @@ class Events(StepEvents):
         self._print(f"warning: {message}")
 
     def _print(self, message: str) -> None:
-        print(printable(message), file=self._above(), flush=True)
-
-    def _above(self) -> Any:  # the line's own stream may go above another line
-        return Above(self._line._stream, self._line) if self._line else self._stream
+        if self._line is None:
+            print(printable(message), file=self._stream, flush=True)
+        else:
+            self._line.print_above(printable(message))
 
     def record(self, event: str, **facts: Any) -> None:
         self._append(self._log, {"event": event, **facts})
@@ -174,12 +174,11 @@ class Events(StepEvents):
         if self._quiet:
             yield
             return
-        before = self._line
         try:
-            with StageLine(self._above(), name, lambda: self._words()) as self._line:
+            with StageLine(self._stream, name, lambda: self._words()) as self._line:
                 yield
         finally:
-            self._line = before
+            self._line = None
 
     @contextmanager
     def timed_as(self, stage: str) -> Iterator[None]:
