@@ -1,4 +1,4 @@
-"""The plan of a run, before anything is computed: settings filled in from the data, and the bytes of each stage.
+"""The plan of a run, before anything is computed: settings filled in from the data, the bytes of each stage, the time.
 
 A run that cannot fit its memory limit or its disk is refused here, with the smallest limit that would do.
 """
@@ -25,6 +25,9 @@ from pipeline.fit.filled_settings import (
     count_candidates,
     fill_in,
     fill_in_features,
+    fit_of,
+    grows,
+    is_chosen,
     is_in_rounds,
     refuse,
     without_effect,
@@ -37,7 +40,7 @@ from pipeline.fit.statistics import statistics_needs
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.memory_limits import DRIVER_BYTES, limit_bytes
 from pipeline.runtime.row_pass import Workers, threads_together
-from pipeline.solvers.candidate_budget import PROCESS_BYTES
+from pipeline.solvers import candidate_budget as costs
 from pipeline.work.store import COLUMNS
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout
@@ -54,6 +57,11 @@ COMPILING_BYTES = 70 * 2**20
 # are open half of it is left; of fewer than MANY_ROWS the allocator gives nothing back.
 ROW_BYTES, MANY_ROWS = 64, 3_000_000
 PICTURE_BYTES = 400  # of each picture while its folder is read: its name and path
+
+FASTER = 1.5  # A usual core, than the rate of a budget; measured: 5.4e10 operations a second.
+IMAGE_OPERATIONS = 5000  # of a feature of an image, decoding and deforming included
+USUAL_CENTERS = 1500  # that get a weight: solves and what follows are of them
+START_SECONDS = 3.0  # of interpreter and libraries, reading, and writing the model
 
 
 @dataclass(frozen=True)
@@ -131,7 +139,9 @@ def _prepared(
     if not frozen:
         bounds = _Bounds(shape, source.memory, limit)
         room = MemoryBudget(
-            shape.n_train, limit - PROCESS_BYTES, lambda whole: _plan_of_workers(whole, bounds, 1).memory_bytes <= limit
+            shape.n_train,
+            limit - costs.PROCESS_BYTES,
+            lambda whole: _plan_of_workers(whole, bounds, 1).memory_bytes <= limit,
         )
         config, filled_notes = fill_in(config, shape, explicit, room)
         notes += filled_notes
@@ -300,6 +310,36 @@ def _features_needs(run: RunSize, data: SourceMemory) -> Needs:
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
     return Needs(n_items, building, shape.disk_bytes if config.resources.stores_features else 0)
+
+
+def forecast(config: TrainConfig, shape: FeatureShape, cores: int, *, built: bool) -> str:
+    """Return a line that tells how long a run will take, or what is counted where that cannot be known.
+
+    The time of its passes over the rows and of its solves, at the rate of a usual core, without a start of the
+    compiler and on cores that nothing else uses. `built`: features are stored.
+    """
+    m = count_candidates(config, shape.n_train)
+    if is_in_rounds(config, shape.n_train):
+        values = f"{shape.n_train:.3g} x {m:.3g} kernel values in a pass over all candidates"
+        return f"time unknown: candidates come in by rounds, as many as weights need; {values}"
+    if config.solver.penalty == "auto" or config.solver.move_centers:
+        return "time unknown: it depends on how soon a search of penalties or places gains nothing"
+    budget = (config.centers.budget or costs.DEFAULT_BUDGET) * costs.OPERATIONS_A_SECOND
+    if grows(config):
+        operations = budget
+    else:
+        fit, s = fit_of(config, shape), min(m, USUAL_CENTERS) if config.solver.is_penalised else m
+        of_row = (m - s) * (2.0 * (shape.n_features + shape.n_outputs) + costs.VALUE_OPERATIONS)
+        operations = fit.operations(s) + shape.n_train * (of_row + costs.GRAM_SLOWNESS * (m**2 - s**2))
+        operations += costs.SHARE_OF_TRIALS * budget if is_chosen(config.kernel) else 0.0
+    if config.features.name != "raw" and not built:
+        passes = 1 if config.resources.stores_features else 2
+        operations += passes * IMAGE_OPERATIONS * (shape.n_train + shape.n_test) * shape.n_features
+    operations += shape.n_test * m * (2.0 * shape.n_features + costs.VALUE_OPERATIONS)
+    seconds = START_SECONDS + operations / (FASTER * costs.OPERATIONS_A_SECOND * cores)
+    units = ((90, "seconds", 1), (90 * 60, "minutes", 60), (float("inf"), "hours", 3600))
+    number, unit = next((seconds / of_one, name) for below, name, of_one in units if seconds < below)
+    return f"{'at most ' * grows(config)}about {number:.0f} {unit} on {cores} core{'s' * (cores > 1)}"
 
 
 def _size(n_bytes: int) -> str:

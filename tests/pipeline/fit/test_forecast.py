@@ -9,7 +9,7 @@ import pytest
 from pipeline import train
 from pipeline.config.settings import with_values
 from pipeline.config.train_config import TrainConfig
-from pipeline.fit.forecast import START_SECONDS, forecast
+from pipeline.plan import START_SECONDS, forecast
 
 IMAGE = {"features.name": "soft-hog", "kernel.sigma2": 0.25, "solver.penalty": 0.01, "solver.refit": "ridge"}
 TABLE = {"features.name": "raw", "kernel.sigma2": "auto", "solver.penalty": "none", "centers.budget": 30.0}
