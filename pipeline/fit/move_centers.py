@@ -28,10 +28,10 @@ from pipeline.fit.row_blocks import (
     memory_of,
     row_grid,
 )
-from pipeline.fit.statistics import FIT, HELD_OUT, MEMBERS, statistics_blocks, statistics_pass
+from pipeline.fit.statistics import FIT, HELD_OUT, statistics_at, statistics_blocks
 from pipeline.fit.workspace import FinalWeights, Workspace
 from pipeline.kernels.exact_sums import ExactSum, ExactSums, ForEach
-from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, statistics_by_part
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds
 from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.solvers.lbfgs import NUMBER_BYTES, Curvature, next_point
@@ -238,9 +238,7 @@ class _Mover:
 
     def statistics(self, points: NDArray[np.floating], words: str) -> dict[str, GramStatistics]:
         name = f"moves-statistics-{_digest(points)}"
-        members = self._work.store.put(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
-        task = statistics_pass(self._task, (FIT, HELD_OUT), len(points), members=members)
-        parts = statistics_by_part(self._work.runner.add_up(SOLVE, task, name, words))
+        parts = statistics_at(self._work, name, (FIT, HELD_OUT), words, points=self._rounded(points))
         self._work.store.drop(f"passes/{name}")
         return parts
 

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
 from pipeline.errors import InvalidDataError
-from pipeline.fit.held_out import held_out_pass
-from pipeline.fit.row_blocks import RowBlock, RowTask
+from pipeline.fit.held_out import held_out_decisions
 from pipeline.fit.statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.fit.workspace import Workspace
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
 from pipeline.solvers.problem import InvalidProblemError, problem_of
-from pipeline.solvers.ridge import Weights, refit
+from pipeline.solvers.ridge import CalibrationWeights, Weights, refit
 from pipeline.solvers.solve import Record, SolverOptions, SolverState, penalty_max, search_penalties, solve, warm_state
 from pipeline.work.events import SOLVE
 from pipeline.work.runner import WHICH
@@ -254,16 +253,10 @@ def _held_out_error(work: Workspace, table: NDArray[np.float64], number: int) ->
     name = f"path-{number}"
 
     def make() -> Arrays:
-        weights, words = vars(final.named(work.candidates)), "errors of the penalty"
-        wrong = held_out_pass(work, work.row_task, weights, _misclassified, SOLVE, name, words).in_order("wrong")
-        return {"errors": np.asarray(wrong.sum(axis=0) / held_out.weight_sum)}
+        tried, words = CalibrationWeights(final.named(work.candidates)), "errors of the penalty"
+        decision, truth, counts, _ = held_out_decisions(work, work.row_task, tried, SOLVE, name, words)
+        return {"error": np.average(labels_from_decision(decision, work.shape.task) != truth, weights=counts)}
 
-    errors = work.store.once(f"solutions/{name}-errors.npz", make)["errors"]
+    error = float(work.store.once(f"solutions/{name}-error.npz", make)["error"])
     work.store.drop(f"passes/{name}")
-    return float(errors[0])
-
-
-def _misclassified(task: RowTask, block: RowBlock, decision: NDArray[np.float64]) -> Arrays:
-    """Return how many rows decision values (rows, T) misclassify, by weight: "wrong" (1, 1)."""
-    predicted, truth = (labels_from_decision(values, task.shape.task) for values in (decision, block.targets))
-    return {"wrong": np.array([[float(block.counts @ (predicted != truth))]])}
+    return error

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, Statisti
 from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime import progress
 from pipeline.runtime.row_pass import AddPiece, RowPass
-from pipeline.work.events import STATISTICS
+from pipeline.work.events import SOLVE, STATISTICS
 from storage.arrays import Stored, as_arrays, as_dataclass
 from storage.errors import ANEW, CorruptDataError
 
@@ -68,21 +69,18 @@ def statistics_of(work: Workspace, name: str) -> GramStatistics:
 
 
 def statistics_at(
-    work: Workspace,
-    stage: str,
-    name: str,
-    members: NDArray[np.int64],
-    parts: tuple[str, ...],
-    words: str = "",
+    work: Workspace, name: str, parts: tuple[str, ...], words: str, **members: NDArray[Any]
 ) -> dict[str, GramStatistics]:
-    """Return the statistics of the candidates `members` (m,), by part: one pass, for which they are committed."""
-    stored = work.store.put(f"passes/{name}/{MEMBERS}", {"members": members})
-    task = statistics_pass(work.row_task, parts, len(members), members=stored)
-    return statistics_by_part(work.runner.add_up(stage, task, name, words))
+    """Return the statistics of some columns by part: one pass for the solves.
+
+    members : "members" (m,), candidates by row, or "points" (m, d)
+    """
+    stored, (columns,) = work.store.put(f"passes/{name}/members.npz", members), members.values()
+    task = statistics_pass(work.row_task, parts, len(columns), members=stored)
+    return statistics_by_part(work.runner.add_up(SOLVE, task, name, words))
 
 
 FIT, HELD_OUT, ALL = "fit", "hold_out", "all"
-MEMBERS = "members.npz"
 
 
 def statistics_pass(
