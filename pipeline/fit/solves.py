@@ -23,7 +23,7 @@ from pipeline.solvers.problem import InvalidProblemError, problem_of
 from pipeline.solvers.ridge import CalibrationWeights, Weights, refit
 from pipeline.solvers.solve import Record, SolverOptions, SolverState, penalty_max, search_penalties, solve, warm_state
 from pipeline.work.events import SOLVE
-from pipeline.work.runner import WHICH
+from pipeline.work.runner import WHICH, note_of
 from pipeline.work.store import TaskCheckpoints
 from storage.arrays import Arrays, Stored, as_arrays, as_dataclass, as_json, from_json
 
@@ -183,8 +183,9 @@ class SolveProgress:
 
     def on_record(self, record: Record, state: SolverState) -> None:
         """Hand on a record; save the state where a checkpoint is due. Raises StoppedError, after saving, on request."""
-        self.state = state
-        self._checkpoints.add_record(self._facts | asdict(record))
+        self.state, facts = state, self._facts | asdict(record)
+        self._checkpoints.add_record(facts)
+        progress.advance(0.0, note_of(facts))
         if self._checkpoints.is_due():
             arrays, scalars = state.to_arrays()
             self._checkpoints.save(state.iterations, arrays, {"penalty": self._penalty, "state": scalars})

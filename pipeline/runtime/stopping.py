@@ -93,23 +93,12 @@ class Stop:
 
     @contextmanager
     def limited(self, seconds: float | None) -> Iterator[None]:
-        """Ask for a stop so many seconds after the work began, before `working` at once; None: never."""
-        if seconds is None:
-            yield
-            return
-        self.deadline = self.began + seconds
-        is_timed = threading.current_thread() is threading.main_thread()
-        is_timed &= signal.getsignal(signal.SIGALRM) == signal.SIG_DFL  # else it is somebody else's
+        """Ask for a stop so many seconds after the work began; None: never."""
+        self.deadline = math.inf if seconds is None else self.began + seconds
         try:
-            if is_timed:
-                signal.signal(signal.SIGALRM, lambda *_: None if self.is_working else self.check())
-                signal.setitimer(signal.ITIMER_REAL, max(self.deadline - time.monotonic(), 1e-3))
             yield
         finally:
             self.deadline = math.inf
-            if is_timed:
-                signal.setitimer(signal.ITIMER_REAL, 0.0)
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     @contextmanager
     def working(self) -> Iterator[None]:

@@ -208,11 +208,9 @@ class Events(StepEvents):
             yield
 
     @contextmanager
-    def watching(
-        self, stage: str, sizes: Sequence[float], unit: str, words: str, note: Callable[[], str] = str
-    ) -> Iterator[Watch]:
+    def watching(self, stage: str, sizes: Sequence[float], unit: str, words: str) -> Iterator[Watch]:
         """Show how far the items of a stage are, and commit it with the state; see `runtime.progress.Watch`."""
-        with Watch(self._layout.progress, sizes, unit, words, note) as watch:
+        with Watch(self._layout.progress, sizes, unit, words) as watch:
 
             def save() -> None:
                 self._told[stage] = asdict(watch.now())

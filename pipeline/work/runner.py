@@ -108,14 +108,13 @@ class OnExecutor:
         unit: str = "items",
         size: Callable[[Item], float] = lambda item: 1,
         words: str = "",
-        note: Callable[[], str] = str,
         on_value: Callable[[Item, Value], object] = lambda item, value: None,
         executor: Executor | None = None,
     ) -> None:
         """Run a function over items in a stage, and show its progress.
 
         unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
-        words, note : what is done, and a function that returns a few words on its state, for the line of progress
+        words : what is done, for the line of progress
         on_value : called with each item and its value as it completes
         executor : who computes; None: that of the run
         """
@@ -123,7 +122,7 @@ class OnExecutor:
         stopping.check()
         if not items:
             return
-        with self._events.watching(stage, [size(item) for item in items], unit, words, note) as watch:
+        with self._events.watching(stage, [size(item) for item in items], unit, words) as watch:
             lease = self._store.layout.lease
             run = (executor or self.executor).run(watch.reporting(function), enumerate(items), lease)
             with closing(run):  # ends the other items before an error of `on_value` goes on
@@ -166,7 +165,6 @@ class OnExecutor:
             unit=unit,
             size=lambda named: size(named[1]),
             words=words,
-            note=partial(latest_note, [kept.records for _, _, kept in waiting]),
             on_value=close,
         )
         return [load(store.path(name)).arrays for name in items]
@@ -203,21 +201,6 @@ class OnExecutor:
 
 
 Runner = Here | OnExecutor
-
-
-def latest_note(paths: Sequence[Path]) -> str:
-    """Return objective and gap of the solve whose records grew last, in a few words; empty where none has begun.
-
-    The driver removes the records of a finished solve while another thread may ask: a file may be gone at any step.
-    """
-    written = []
-    for path in paths:
-        with suppress(OSError):
-            written.append((path.stat().st_mtime_ns, path))
-    for _, path in sorted(written, reverse=True):
-        with suppress(OSError, ValueError, IndexError):  # gone, half written, or empty
-            return note_of(json.loads(path.read_text(encoding="utf-8").splitlines()[-1]))
-    return ""
 
 
 def _compute_item(

@@ -127,16 +127,12 @@ def test_a_lease_that_cannot_be_read_is_neither_over_nor_followed_by_a_lower_one
         Lease.next(tmp_path / "lease")
 
 
-def test_the_time_limit_asks_once_it_is_over_and_before_the_work_at_once():
+def test_the_time_limit_asks_once_it_is_over():
     with stopping.listening() as stop, stop.limited(0.05), stop.working():
         stopping.check()
         time.sleep(0.06)
         with pytest.raises(StoppedError, match="time limit"):
             stopping.check()
-    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    with stopping.listening() as stop, pytest.raises(StoppedError, match="time limit"), stop.limited(0.05):
-        time.sleep(1)
-    assert signal.signal(signal.SIGALRM, before) == signal.SIG_DFL
 
 
 def test_the_moments_of_a_table_are_not_taken_to_the_end(tmp_path, monkeypatch):

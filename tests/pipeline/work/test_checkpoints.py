@@ -1,7 +1,4 @@
-"""Checkpoints: the last one counts, a damaged one is told, and that of another run is passed over.
-
-Of a solve that runs, what a stage shows comes from records that others write and take away.
-"""
+"""Checkpoints: the last one counts, a damaged one is told, and that of another run is passed over."""
 
 from pathlib import Path
 
@@ -9,11 +6,8 @@ import numpy as np
 import pytest
 
 from commands import flip
-from pipeline.work.runner import latest_note
 from pipeline.work.store import CheckpointsOnDisk, ColumnsOnDisk
 from storage.errors import CannotWriteError, CorruptDataError
-
-LINE = '{"output": 3, "objective": 12.5, "relative_gap": 0.25, "penalty": 2.0, "which": ""}'
 
 
 def checkpoints_in(folder: Path, run: str = "this run") -> CheckpointsOnDisk:
@@ -42,16 +36,3 @@ def test_a_folder_that_is_gone_is_not_made_anew_and_columns_of_another_run_are_n
     ours.put("group-0", 0, np.ones((3, 2)))
     assert ours.get("group-0", 0) is not None
     assert others.get("group-0", 0) is None
-
-
-@pytest.mark.parametrize("written", ["", LINE[:-5], '{"a": {"b": 1}', "gone", "gone after a look"])
-def test_what_is_half_written_or_taken_away_is_not_shown(tmp_path, written, monkeypatch):
-    """The driver takes the records of a finished solve between two looks of the progress thread, or amid one."""
-    (path := tmp_path / "0.jsonl").write_text(f"{LINE}\n")
-    assert "12.5" in latest_note([path])
-    path.write_text(written)
-    if written == "gone":
-        path.unlink()
-    elif written == "gone after a look":
-        monkeypatch.setattr(Path, "read_text", lambda path, **_: (path.unlink(), path.read_bytes()))
-    assert latest_note([path]) == ""
