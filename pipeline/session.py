@@ -248,7 +248,7 @@ def _build_features(run: Run, *, contents: bool = False) -> bool:
 
 
 def _store_features(run: Run) -> None:
-    with run.events.status(FEATURES, "preparing the store"):
+    with run.events.status("preparing the store"):
         task, items = feature_rows.prepare(run.feature_layout, run.work.shape, run.request, run.layout.data_chunks)
     source = open_data(run.request.source, task[1].data)
     is_table = source.columns is not None
@@ -256,11 +256,11 @@ def _store_features(run: Run) -> None:
     build = (lambda _: next(built)) if source.is_in_order else partial(feature_rows.build_item, task)
     executor = Executor() if is_table else None  # other processes do not have what this one has read
     try:
-        run.runner.run_items(FEATURES, build, items, unit="rows", size=lambda item: item.n_rows, executor=executor)
+        run.runner.run_items(build, items, unit="rows", size=lambda item: item.n_rows, executor=executor)
     except StoppedError as error:
         anew = "; the features of a table are written in one reading, which begins anew" if is_table else ""
         raise StoppedError(f"{error}{anew}") from None
-    with run.events.status(FEATURES, "sealing the store"):
+    with run.events.status("sealing the store"):
         feature_rows.finish(run.feature_layout)
     release_data()
 

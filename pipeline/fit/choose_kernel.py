@@ -34,7 +34,6 @@ from pipeline.solvers.kernel_trials import (
     try_kernel,
 )
 from pipeline.solvers.ladder import LARGER, RUNGS, SAMPLE_ROWS, Rung, Search, surviving
-from pipeline.work.events import CANDIDATES
 from pipeline.work.store import TaskCheckpoints
 from storage.arrays import Arrays, Stored, as_dataclass, as_json, from_json
 
@@ -80,7 +79,7 @@ def _climb(work: Workspace, index: NDArray[np.int64], labels: Labels, facts: Tar
         searching = partial(search_rung, work.store.stored(stored), rung, scale, left, has_width=asked.sigma2 != "auto")
         items = {f"passes/{PASS}/{rung.n_centers}-{name}.npz": trials for name, trials in climbing.items()}
         words = f"trying {counted(len(items), 'kernel')} on {rung.n_centers} candidates"
-        found = work.runner.compute(CANDIDATES, searching, items, unit="", words=words)
+        found = work.runner.compute(searching, items, unit="", words=words)
         tried = {name: _trials(arrays) for name, arrays in zip(climbing, found, strict=True)}
         records += [record for arrays in found for record in from_json(arrays["tried"])]
         operations += sum(float(arrays["operations"]) for arrays in found)

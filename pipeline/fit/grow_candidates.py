@@ -141,7 +141,7 @@ class _Growth:
         name = f"{STATISTICS}/{size}"
         rows = replace(self._work.row_task, sigma2=self.sigma2)
         task = statistics_pass(rows, (FIT, HELD_OUT), size, n_kept=n_kept)
-        parts = statistics_by_part(self._work.runner.add_up(STATISTICS, task, name, f"{size} candidates"))
+        parts = statistics_by_part(self._work.runner.add_up(task, name, f"{size} candidates"))
         self._work.store.drop(f"passes/{name}")
         fit, held_out = (
             joined(old[number] if old else None, np.arange(n_kept), parts.pop(part))
@@ -170,7 +170,7 @@ class _Growth:
         task = replace(self._work.row_task, sigma2=self.sigma2)
         name = f"{STATISTICS}/held-out"
         decision, truth, counts, _ = held_out_decisions(
-            self._work, task, CalibrationWeights(every), STATISTICS, name, "held-out rows"
+            self._work, task, CalibrationWeights(every), name, "held-out rows"
         )
         self._work.store.drop(f"passes/{name}")
         of_ridges = np.split(decision, len(fractions), axis=1)

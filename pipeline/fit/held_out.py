@@ -18,14 +18,14 @@ NAMES = ("decision", "truth", "weights", "groups")
 
 
 def held_out_decisions(
-    work: Workspace, task: RowTask, tried: CalibrationWeights, stage: str, name: str, words: str
+    work: Workspace, task: RowTask, tried: CalibrationWeights, name: str, words: str
 ) -> tuple[Values, NDArray[Any], Values, NDArray[np.uint64]]:
     """Return decision values (n, T) of the held-out rows, of many some, targets as stored, weights and groups (n,)."""
     arrays: Arrays = vars(tried.weights) | ({} if tried.points is None else {"points": tried.points})
     given = work.store.put(f"passes/{name}/weights.npz", arrays)
     grid = row_grid("train", task.shape.n_train, len(tried.weights.columns))
     rows = block_pass(task, grid, partial(_block, task, given), BlockValues, (name,), features="held-out")
-    found = work.runner.add_up(stage, rows, name, words)
+    found = work.runner.add_up(rows, name, words)
     decision, truth, weights, groups = map(found.in_order, NAMES)
     return decision, truth, weights, groups
 

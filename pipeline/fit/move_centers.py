@@ -36,7 +36,6 @@ from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.solvers.lbfgs import NUMBER_BYTES, Curvature, next_point
 from pipeline.solvers.ridge import RIDGES, CalibrationWeights, Refit, Weights, least_squares, refit, ridge_summary
-from pipeline.work.events import SOLVE
 from storage.arrays import Arrays, Stored, as_arrays, as_dataclass
 
 NAME, TRIALS = "moves", "passes/moves-trials"
@@ -168,7 +167,7 @@ class _Mover:
         arrays = {"points": self._rounded(state.points), "weights": state.weights, "intercept": state.intercept}
         given = self._work.store.put(f"passes/{name}/input.npz", arrays)
         task = gradient_pass(self._task, given, arrays["points"])
-        sums = self._work.runner.add_up(SOLVE, task, name, self._words(state.step + 1, state))
+        sums = self._work.runner.add_up(task, name, self._words(state.step + 1, state))
         self._work.store.drop(f"passes/{name}")
         gradient = gradient_of(self._task, sums, arrays)
         curvature, none = state.curvature, np.empty(0)

@@ -28,7 +28,6 @@ from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.solvers.problem import Certificate, Problem, certify, gap_safe_screen
 from pipeline.solvers.ridge import Weights
-from pipeline.work.events import SOLVE
 from storage.arrays import Stored
 
 TILE_ROWS = 2048  # of a tile, and its candidates: work for many, while reading both sides is little beside it
@@ -87,7 +86,7 @@ def correlate(
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
     bounds = (*_largest_terms(largest, residuals).tolist(), largest.weight)
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
-    with work.events.status(SOLVE, "storing the residuals"):
+    with work.events.status("storing the residuals"):
         arrays = {"residuals": np.hstack([residuals, counts]), "candidates": candidates[order]}
         given = work.store.put(f"passes/{name}/input", arrays)
         digests = map(digest_rows, arrays.values())  # other blocks of the round are priced under the same name
@@ -105,7 +104,7 @@ def correlate(
         counts=True,
     )
     total = np.empty(shape)
-    total[order] = work.runner.add_up(SOLVE, task, name, "correlations of the candidates", unit="").values()
+    total[order] = work.runner.add_up(task, name, "correlations of the candidates", unit="").values()
     return total[:, :-1], total[:, -1], sum(map(tiles.size, range(tiles.n_tiles)))
 
 

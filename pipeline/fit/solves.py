@@ -22,7 +22,6 @@ from pipeline.runtime import progress, stopping
 from pipeline.solvers.problem import InvalidProblemError, problem_of
 from pipeline.solvers.ridge import CalibrationWeights, Weights, refit
 from pipeline.solvers.solve import Record, SolverOptions, SolverState, penalty_max, search_penalties, solve, warm_state
-from pipeline.work.events import SOLVE
 from pipeline.work.runner import WHICH, note_of
 from pipeline.work.store import TaskCheckpoints
 from storage.arrays import Arrays, Stored, as_arrays, as_dataclass, as_json, from_json
@@ -76,7 +75,6 @@ def solve_outputs(
         number=number,
     )
     found = work.runner.compute(
-        SOLVE,
         partial(solve_output, task),
         {solution_name(name + _suffix(number), output): output for output in range(work.shape.n_outputs)},
         unit="solves",
@@ -155,7 +153,7 @@ def _name(work: Workspace, part: str) -> str:
 
 
 def _prepare_statistics(work: Workspace, part: str) -> str:
-    with work.events.status(SOLVE, "checking the statistics"):
+    with work.events.status("checking the statistics"):
         statistics, name = statistics_of(work, name_of(part)), _name(work, part)
         if name != part:
             work.store.once(name_of(name), lambda: as_arrays(statistics.centred()), mapped=True)
@@ -255,7 +253,7 @@ def _held_out_error(work: Workspace, table: NDArray[np.float64], number: int) ->
 
     def make() -> Arrays:
         tried, words = CalibrationWeights(final.named(work.candidates)), "errors of the penalty"
-        decision, truth, counts, _ = held_out_decisions(work, work.row_task, tried, SOLVE, name, words)
+        decision, truth, counts, _ = held_out_decisions(work, work.row_task, tried, name, words)
         return {"error": np.average(labels_from_decision(decision, work.shape.task) != truth, weights=counts)}
 
     error = float(work.store.once(f"solutions/{name}-error.npz", make)["error"])

@@ -16,7 +16,7 @@ from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, Statisti
 from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime import progress
 from pipeline.runtime.row_pass import AddPiece, RowPass
-from pipeline.work.events import SOLVE, STATISTICS
+from pipeline.work.events import STATISTICS
 from storage.arrays import Stored, as_arrays, as_dataclass
 from storage.errors import ANEW, CorruptDataError
 
@@ -30,11 +30,11 @@ def accumulate_statistics(work: Workspace) -> None:
             return  # nothing reads them any more, and a finished run has none
         if work.in_rounds:
             return  # the solve stage computes them, for the columns it needs
-        with work.events.status(STATISTICS, "checking those of an earlier session"):
+        with work.events.status("checking those of an earlier session"):
             is_done = work.store.get(name_of(ALL), mapped=True) is not None
         if not is_done:
             task = statistics_pass(work.row_task, (FIT, HELD_OUT), work.n_candidates)
-            parts = statistics_by_part(work.runner.add_up(STATISTICS, task, STATISTICS))
+            parts = statistics_by_part(work.runner.add_up(task, STATISTICS))
             names = (FIT, HELD_OUT, ALL) if what_needs_held_out_rows(work.config) else ("", "", ALL)
             commit_parts(work, parts.pop(FIT), parts.pop(HELD_OUT), names)
         work.store.drop(f"passes/{STATISTICS}")
@@ -51,7 +51,7 @@ def commit_parts(work: Workspace, fit: GramStatistics, held_out: GramStatistics,
     A resumed run takes the last as a sign that the others are there. `fit` is overwritten: `held_out` is added to it in
     place.
     """
-    with work.events.status(STATISTICS, STORING):
+    with work.events.status(STORING):
         for name, statistics in zip(names, (fit, held_out), strict=False):
             if name:
                 work.store.put(name_of(name), as_arrays(statistics))
@@ -77,7 +77,7 @@ def statistics_at(
     """
     stored, (columns,) = work.store.put(f"passes/{name}/members.npz", members), members.values()
     task = statistics_pass(work.row_task, parts, len(columns), members=stored)
-    return statistics_by_part(work.runner.add_up(SOLVE, task, name, words))
+    return statistics_by_part(work.runner.add_up(task, name, words))
 
 
 FIT, HELD_OUT, ALL = "fit", "hold_out", "all"

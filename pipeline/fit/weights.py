@@ -30,7 +30,6 @@ from pipeline.solvers.ridge import (
     ridge_summary,
     with_ridge,
 )
-from pipeline.work.events import SOLVE
 
 
 def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
@@ -56,7 +55,7 @@ def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
 
 
 def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
-    with work.events.status(SOLVE, "least squares on all candidates"), _with_advice():
+    with work.events.status("least squares on all candidates"), _with_advice():
         fit, held_out, everything = (statistics_of(work, name_of(part)) for part in (FIT, HELD_OUT, ALL))
         errors = [(fraction, error) for fraction, error in work.choices.get(RIDGE_ERRORS, np.empty((0, 2))).tolist()]
         if not errors:

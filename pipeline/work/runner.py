@@ -55,10 +55,10 @@ class Here:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
+    def add_up(self, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         """Return the sums of a pass over the rows, which continues from partial sums that it has committed before.
 
-        These are below passes/`name`. stage: counts its time; words, unit: for the line of progress.
+        These are below passes/`name`. words, unit: for the line of progress.
         """
         sums, add = task.empty(), task.open()
         for first in range(0, task.n_pieces, task.run_length):
@@ -69,7 +69,6 @@ class Here:
 
     def compute(
         self,
-        stage: str,
         function: Callable[[Item, TaskCheckpoints], Mapping[str, NDArray[Any]]],
         items: Mapping[str, Item],
         *,
@@ -101,7 +100,6 @@ class OnExecutor:
 
     def run_items(
         self,
-        stage: str,
         function: Callable[[Item], Value],
         items: Sequence[Item],
         *,
@@ -111,18 +109,18 @@ class OnExecutor:
         on_value: Callable[[Item, Value], object] = lambda item, value: None,
         executor: Executor | None = None,
     ) -> None:
-        """Run a function over items in a stage, and show its progress.
+        """Run a function over items in the stage under way, and show its progress.
 
         unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
         words : what is done, for the line of progress
         on_value : called with each item and its value as it completes
         executor : who computes; None: that of the run
         """
-        cost = self._events.costs[stage]
+        cost = self._events.cost
         stopping.check()
         if not items:
             return
-        with self._events.watching(stage, [size(item) for item in items], unit, words) as watch:
+        with self._events.watching([size(item) for item in items], unit, words) as watch:
             lease = self._store.layout.lease
             run = (executor or self.executor).run(watch.reporting(function), enumerate(items), lease)
             with closing(run):  # ends the other items before an error of `on_value` goes on
@@ -136,7 +134,6 @@ class OnExecutor:
 
     def compute(
         self,
-        stage: str,
         function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]],
         items: Mapping[str, Item],
         *,
@@ -144,10 +141,10 @@ class OnExecutor:
         size: Callable[[Item], float] = lambda item: 1,
         words: str = "",
     ) -> list[Arrays]:
-        store, events = self._store, self._events
+        store, events, stage = self._store, self._events, self._events.timed
         left = [(name, item) for name, item in items.items() if store.whole(name) is None]
         waiting = [(store.path(name), item, store.checkpoints(name)) for name, item in left]
-        events.costs[stage].items += len(items) - len(waiting)
+        events.cost.items += len(items) - len(waiting)
         for folder in {store.layout.solutions, *(path.parent for path, _, _ in waiting)}:
             make_folder(folder)
 
@@ -159,7 +156,6 @@ class OnExecutor:
             remove_file(records)
 
         self.run_items(
-            stage,
             partial(_compute_item, function, store.run),
             waiting,
             unit=unit,
@@ -169,17 +165,17 @@ class OnExecutor:
         )
         return [load(store.path(name)).arrays for name in items]
 
-    def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
+    def add_up(self, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         task = replace(task, grid=(self._store.run, *task.grid))
         folder, results = self._store.layout.passes / name, list[AssignmentResult[S]]()
         make_folder(folder)
         earlier: dict[Path, set[int]] = {}
         if any(folder.iterdir()):
-            with self._events.status(stage, "checking what an earlier session has committed"):
+            with self._events.status("checking what an earlier session has committed"):
                 earlier = take_over(folder, task.grid, session_name())
         processes = self.executor.processes()
         assignments = assign_pieces(task, earlier, folder, processes, self._every, self._together)
-        cost = self._events.costs[stage]
+        cost = self._events.cost
 
         def take(assignment: Assignment, result: AssignmentResult[S]) -> None:
             results.append(result)
@@ -188,7 +184,6 @@ class OnExecutor:
                 cost.cpu_seconds += result.cpu_seconds
 
         self.run_items(
-            stage,
             partial(compute_assignment, task),
             assignments,
             unit=unit,
@@ -196,7 +191,7 @@ class OnExecutor:
             words=words,
             on_value=take,
         )
-        with self._events.status(stage, "combining the sums of all processes"):
+        with self._events.status("combining the sums of all processes"):
             return combine(task, folder, results, sorted(earlier))
 
 

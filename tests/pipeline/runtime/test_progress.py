@@ -96,7 +96,7 @@ def tell(folder: Path, stream: io.StringIO) -> None:
         MemoryMeter() as meter,
         Events(RunLayout(folder), {}, meter, quiet=False) as told,
     ):
-        with told.stage("statistics"), told.watching("statistics", [32.0, 32.0], "rows", "residuals") as watch:
+        with told.stage("statistics"), told.watching([32.0, 32.0], "rows", "residuals") as watch:
             watch.finished(0)
             runs.wait_until(lambda: "50%" in stream.getvalue(), 30, stream.getvalue)
             told.warn("a row is odd")
