@@ -3,6 +3,7 @@
 A new run and one that is resumed go the same way: what is committed already is skipped.
 """
 
+import math
 import sys
 import traceback
 from collections.abc import Iterator
@@ -132,7 +133,8 @@ def _prepared(session: Session) -> planning.Prepared:
 def _trained(session: Session) -> TrainedRun:
     """Hold the folder of the run, prepare, and compute. A StoppedError tells the command that goes on."""
     stop, asked = stopping.current(), session.asked
-    with stop.limited(session.config.resources.time_limit), run_folder.held(session.root, session.stored) as layout:
+    stop.deadline = stop.began + (session.config.resources.time_limit or math.inf)
+    with run_folder.held(session.root, session.stored) as layout:
         try:
             prepared = _prepared(session)
             config, shape, workers = prepared.config, prepared.shape, prepared.plan.workers

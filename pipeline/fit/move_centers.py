@@ -274,7 +274,7 @@ class _Mover:
         return np.ascontiguousarray(points, dtype=self._dtype)
 
     def _save(self, state: Moving) -> None:
-        self._checkpoints.save(2 * state.step + bool(state.gradient.size), as_arrays(state), {})
+        self._checkpoints.save(as_arrays(state), {})
 
 
 def moves_needs(run: RunSize) -> Needs:

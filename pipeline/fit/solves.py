@@ -186,7 +186,7 @@ class SolveProgress:
         progress.advance(0.0, note_of(facts))
         if self._checkpoints.is_due():
             arrays, scalars = state.to_arrays()
-            self._checkpoints.save(state.iterations, arrays, {"penalty": self._penalty, "state": scalars})
+            self._checkpoints.save(arrays, {"penalty": self._penalty, "state": scalars})
             stopping.check()  # what is asked for after this look is seen at the next record: nothing ends unsaved
 
     def is_exhausted(self) -> bool:

@@ -69,6 +69,7 @@ class Stop:
 
     lease : of a task, which stops once it is over
     above : of the work that a task is a part of, in this process
+    deadline : when the time limit ends, by time.monotonic(), as `began` is
     """
 
     lease: Lease | None = None
@@ -90,15 +91,6 @@ class Stop:
         reason = self.requested()
         if reason is not None:
             raise StoppedError(f"stopped by {reason}")
-
-    @contextmanager
-    def limited(self, seconds: float | None) -> Iterator[None]:
-        """Ask for a stop so many seconds after the work began; None: never."""
-        self.deadline = math.inf if seconds is None else self.began + seconds
-        try:
-            yield
-        finally:
-            self.deadline = math.inf
 
     @contextmanager
     def working(self) -> Iterator[None]:

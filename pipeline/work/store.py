@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.runtime import stopping
-from storage.arrays import Arrays, Stored, StoredFile, StoredInMemory, check_whole, commit, load
+from storage.arrays import Arrays, Contents, Stored, StoredFile, StoredInMemory, check_whole, commit, load
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, remedy_at
 from storage.files import LineFile, make_folder, remove_file
 from storage.folder_layouts import RunLayout
@@ -31,23 +31,15 @@ COLUMNS = "passes/columns"  # Columns go with the passes when the weights are co
 RUN = "run"  # The fact that tells which run has committed a file.
 
 
-class Checkpoint(NamedTuple):
-    """One step: its number, its arrays, and facts as JSON knows them."""
-
-    step: int
-    arrays: Arrays
-    facts: Mapping[str, Any]
-
-
 class TaskCheckpoints:
     """Checkpoints of a task, and records of its iterations. This base class keeps nothing."""
 
-    def load(self) -> Checkpoint | None:
+    def load(self) -> Contents | None:
         """Return the last checkpoint; None where there is none."""
         return None
 
-    def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
-        """Make a checkpoint."""
+    def save(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        """Make a checkpoint: arrays, and facts as JSON knows them."""
 
     def is_due(self) -> bool:
         """Return whether it is time for a checkpoint, or the fit is to stop."""
@@ -259,18 +251,17 @@ class CheckpointsOnDisk(TaskCheckpoints):
         self._file.close()
         self._file = None
 
-    def load(self) -> Checkpoint | None:
+    def load(self) -> Contents | None:
         """Return the last checkpoint of this run, None where there is none. Raises CorruptDataError for damage."""
         with suppress(MissingDataError):
-            arrays, facts = load(self.path)
-            if facts.get(RUN) == self.run:
-                return Checkpoint(facts["step"], arrays, facts["of step"])
+            found = load(self.path)
+            return found if found.facts.get(RUN) == self.run else None
         return None
 
-    def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+    def save(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         """Commit a checkpoint in place of the one before. Raises CannotWriteError; that one is then untouched."""
         make_folder(self.path.parent, parents=False)  # a run that is gone is not made anew
-        commit(self.path, arrays, {RUN: self.run, "step": step, "of step": facts})
+        commit(self.path, arrays, {**facts, RUN: self.run})
         self._saved = time.monotonic()
 
     def is_due(self) -> bool:

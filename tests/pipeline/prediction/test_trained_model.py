@@ -146,16 +146,6 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "standardisation_mean": (lambda a: a[:3],),
     "standardisation_scale": (lambda a: a + np.nan, lambda a: a.astype(np.float32)),
     "feature_scales": (lambda a: a[:5], lambda a: a.astype(np.float64), lambda a: a * np.nan),
-    "conformal": (
-        lambda a: a[:0],
-        lambda a: a[:, None],
-        lambda a: a.astype(np.float32),
-        lambda a: a * np.nan,
-        lambda a: a[[0, 2, 1]],
-        lambda a: a - 1.0,
-        lambda a: a * [0.0, 1.0, 1.0],
-        lambda a: np.arange(1.0, 202.0),
-    ),
 }
 SCALED = replace(make(), feature_scales=np.ones(6, np.float32), conformal=Conformal(4.0, (0.5, 0.75)))
 

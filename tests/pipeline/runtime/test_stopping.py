@@ -128,7 +128,8 @@ def test_a_lease_that_cannot_be_read_is_neither_over_nor_followed_by_a_lower_one
 
 
 def test_the_time_limit_asks_once_it_is_over():
-    with stopping.listening() as stop, stop.limited(0.05), stop.working():
+    with stopping.listening() as stop, stop.working():
+        stop.deadline = stop.began + 0.05
         stopping.check()
         time.sleep(0.06)
         with pytest.raises(StoppedError, match="time limit"):
