@@ -81,10 +81,10 @@ class Plan:
         rows = [
             f"{shape.dataset}: {shape.n_train} training rows, {shape.n_test} test rows, {shape.n_features} features"
             + (" (the feature store exists)" if built else ""),
-            f"{'stage':<12}{'workers':>12}{'memory':>14}{'disk':>14}",
+            f"{'stage':<12}{'memory':>14}{'disk':>14}",
         ]
         for name, needs in self.stages:
-            rows.append(f"{name:<12}{f'up to {needs.pieces}':>12}{_size(needs.memory):>14}{_size(needs.disk):>14}")
+            rows.append(f"{name:<12}{_size(needs.memory):>14}{_size(needs.disk):>14}")
         threads, processes = self.workers.threads, self.workers.processes
         who = counted(threads, "worker") + (f" in {processes} processes" if 1 < processes < threads else "")
         rows.append(f"limit {_size(self.limit_bytes)}, {who}")
@@ -226,10 +226,9 @@ def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
     if scheduler == "serial":
         return [Workers(1, 1, 1)]
     if scheduler == "processes":
-        return [Workers(n, -(-n // threads_together(16 * w * w)), 1, False) for n in range(most, 0, -1)]
-    here = scheduler == "threads"
+        return [Workers(n, -(-n // threads_together(16 * w * w)), 1) for n in range(most, 0, -1)]
     doubled = [2**k for k in range(most.bit_length())]
-    return [Workers(n, 1, shared, here) for n in range(most, 0, -1) for shared in (*(k for k in doubled if k < n), n)]
+    return [Workers(n, 1, shared) for n in range(most, 0, -1) for shared in (*(k for k in doubled if k < n), n)]
 
 
 def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape, *, stored: bool) -> None:
@@ -290,7 +289,7 @@ def _reading_needs(run: RunSize, data: SourceMemory) -> list[tuple[str, Needs]]:
     needed, n_rows = _reading_of_table(source_spec(run.config)), run.shape.n_train + run.shape.n_test
     if run.config.dataset not in NAMED and is_picture_folder(Path(run.config.dataset)):
         needed = READING_BYTES + data.decoding + PICTURE_BYTES * n_rows
-    return [("read", Needs(1, needed + ROW_BYTES * n_rows, 32 * n_rows))] if needed else []
+    return [("read", Needs(needed + ROW_BYTES * n_rows, 32 * n_rows))] if needed else []
 
 
 def _reading_of_table(spec: SourceSpec) -> int:
@@ -309,7 +308,7 @@ def _features_needs(run: RunSize, data: SourceMemory) -> Needs:
     building = min(run.workers.threads, n_items) * copies * 4 * min(shape.item_rows, shape.n_train) * shape.n_features
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
-    return Needs(n_items, building, shape.disk_bytes if config.resources.stores_features else 0)
+    return Needs(building, shape.disk_bytes if config.resources.stores_features else 0)
 
 
 def forecast(config: TrainConfig, shape: FeatureShape, cores: int, *, built: bool) -> str:

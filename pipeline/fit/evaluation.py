@@ -99,7 +99,6 @@ def test_needs(run: RunSize) -> Needs:
     blocks = row_grid("test", shape.n_test, run.n_columns)
     most_kept = kept_share(shape.n_test, shape.n_outputs) * shape.n_test * (shape.n_outputs + 2)
     return Needs(
-        blocks.n_blocks,
         memory_of(blocks, in_double) + run.workers.processes * moved + int(KEPT_BYTES * most_kept),
         4 * run.n_columns * shape.n_features,
     )

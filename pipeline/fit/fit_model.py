@@ -128,14 +128,14 @@ def solving_needs(run: RunSize) -> Needs:
     """
     config, shape, m = run.config, run.shape, run.n_columns
     solver, gram, n, n_outputs = config.solver, 8 * m**2, shape.n_train, shape.n_outputs
-    moves, scoring, pieces = moves_needs(run), 0, n_outputs
+    moves, scoring = moves_needs(run), 0
     calibrates = config.statistics.hold_out > 0
     if calibrates or (solver.penalty == "auto" and not solver.selects):
         scoring = memory_of(row_grid("train", n, m), run)
     if calibrates:
         scoring += CALIBRATION_BYTES * n_calibrating(n, n_outputs, config.statistics.hold_out) * (n_outputs + 2)
     if solver.selects:
-        pieces, chosen = 1, min(forward_most(solver.n_selected, m), m)
+        chosen = min(forward_most(solver.n_selected, m), m)
         memory = max(2 * gram + 8 * chosen * m + 8 * CHOSEN_GRAMS * chosen**2, scoring)
     elif solver.penalty == NO_PENALTY:
         memory = RIDGE_GRAMS * gram + scoring
@@ -145,5 +145,5 @@ def solving_needs(run: RunSize) -> Needs:
     memory, disk = max(memory, moves.memory), 16 * n_outputs * m + moves.disk
     if is_in_rounds(config, n):
         pricing = pricing_needs(run)
-        return Needs(pricing.pieces, max(pricing.memory, memory), pricing.disk + moves.disk)
-    return Needs(pieces, memory, disk)
+        return Needs(max(pricing.memory, memory), pricing.disk + moves.disk)
+    return Needs(memory, disk)

@@ -309,4 +309,4 @@ def growth_needs(run: RunSize) -> Needs:
     streaming = gram // 4 + memory_of(replace(blocks, sums_bytes=rows), run) + kept
     joining = gram + gram // 4 + rows
     disk = (2 + workers.processes) * gram + (gram if run.config.solver.intercept else 0)
-    return Needs(run.pieces(blocks), max(streaming, joining), disk)
+    return Needs(max(streaming, joining), disk)

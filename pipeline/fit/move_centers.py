@@ -284,12 +284,12 @@ def moves_needs(run: RunSize) -> Needs:
     """
     n, m, d = run.shape.n_train, n_moving(run), run.shape.n_features
     if not m:
-        return Needs(0, 0, 0)
+        return Needs(0, 0)
     statistics, gradient = statistics_blocks(n, m, 2), gradient_blocks(n, m, d)
     passes = max(memory_of(statistics, run) + 2 * statistics.sums_bytes, memory_of(gradient, run))
     sums = run.workers.processes * 8 * m * (d + 2 * m)
     descent = NUMBER_BYTES * m * d
-    return Needs(1, passes + descent, 2 * descent + sums)
+    return Needs(passes + descent, 2 * descent + sums)
 
 
 def n_moving(run: RunSize) -> int:

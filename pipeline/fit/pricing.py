@@ -163,7 +163,7 @@ def pricing_needs(run: RunSize) -> Needs:
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
     kept = (8 + run.itemsize) * workers.threads * kept_blocks(n, n_columns).block_rows * n_columns
     memory = 8 * n_columns**2 + max(workers.threads * tile + (groups + 5) * values, kept + 2 * values)
-    return Needs(tiles * (tiles + 1) // 2, memory, 2 * (workers.processes + 2) * values)
+    return Needs(memory, 2 * (workers.processes + 2) * values)
 
 
 def _largest_terms(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -141,16 +141,10 @@ class RunSize:
         """Bytes of a kernel value."""
         return np.dtype(value_dtype(self.config, self.shape)).itemsize
 
-    def pieces(self, blocks: RowGrid) -> int:
-        """Return the pieces of a pass of statistics: blocks, or tiles of them where threads share out each block."""
-        tiles = -(-blocks.n_columns // GRAM_TILE) if self.workers.in_one_process else 1
-        return blocks.n_blocks * tiles * (tiles + 1) // 2
-
 
 class Needs(NamedTuple):
     """What a stage needs: bytes of memory beside that of the processes, of all of them, and bytes of disk."""
 
-    pieces: int  # of its work that do not wait for each other: as many workers find something to do
     memory: int
     disk: int
 

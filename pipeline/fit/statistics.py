@@ -126,7 +126,7 @@ def statistics_needs(run: RunSize) -> Needs:
     gram, sums = 8 * blocks.n_columns**2, blocks.sums_bytes
     of_parts = sums if what_needs_held_out_rows(run.config) else 0
     memory = max(memory_of(blocks, run), sums + gram)
-    return Needs(run.pieces(blocks), memory, 2 * run.workers.processes * sums + gram + of_parts)
+    return Needs(memory, 2 * run.workers.processes * sums + gram + of_parts)
 
 
 def no_sums(parts: tuple[str, ...], n_columns: int, largest: RowBounds, blocks: RowGrid, n_kept: int = 0) -> ExactSums:

@@ -236,7 +236,6 @@ class Workers:
     threads: int
     processes: int
     together: int  # least threads that share an accumulator
-    in_one_process: bool = True  # it is this one; else rows are shared out, of a cluster to nobody knows how many
 
     def groups(self, sums_bytes: int, n_pieces: int, threads_a_piece: int = 1) -> int:
         """Return how many accumulators of so many bytes there are, in a pass of so many pieces."""
