@@ -1,11 +1,8 @@
 """The plan of a run, before anything is computed: settings filled in from the data, the bytes of each stage, the time.
 
-A run that cannot fit its memory limit or its disk is refused here, with the smallest limit that would do.
+A run that cannot fit its memory limit is refused here, with the smallest limit that would do.
 """
 
-import os
-import shutil
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +38,6 @@ from pipeline.runtime.executors import available_processors
 from pipeline.runtime.memory_limits import DRIVER_BYTES, limit_bytes
 from pipeline.runtime.row_pass import Workers, threads_together
 from pipeline.solvers import candidate_budget as costs
-from pipeline.work.store import COLUMNS
-from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout
 
 # Interpreter, libraries and compiled code of a process, measured: while it computes features, then columns (while it
@@ -229,34 +224,6 @@ def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
         return [Workers(n, -(-n // threads_together(16 * w * w)), 1) for n in range(most, 0, -1)]
     doubled = [2**k for k in range(most.bit_length())]
     return [Workers(n, 1, shared) for n in range(most, 0, -1) for shared in (*(k for k in doubled if k < n), n)]
-
-
-def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape, *, stored: bool) -> None:
-    """Raise CannotWriteError where a disk lacks what the plan needs beyond what is there; a whole store needs none."""
-    planned = sum(needs.disk for name, needs in plan.stages if name not in ("read", "features"))
-    kept = run_folder / COLUMNS  # is not planned: there while the disk has room
-    needs = {run_folder: max(planned - _bytes_below(run_folder) + _bytes_below(kept), 0)}
-    if not store.manifest.exists() and stored:
-        needs[store.root] = max(shape.disk_bytes - _bytes_below(store.folder), 0)
-    by_disk: dict[int, tuple[Path, int]] = {}
-    for folder, needed in needs.items():
-        existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-        before = by_disk.get(existing.stat().st_dev, (existing, 0))[1]
-        by_disk[existing.stat().st_dev] = (existing, before + needed)
-    for folder, needed in by_disk.values():
-        free = shutil.disk_usage(folder).free
-        if needed > free:
-            told = f"needs {_size(needed)}, the disk has {_size(free)} free"
-            raise CannotWriteError(f"{folder}: {told}; free some space or choose another folder")
-
-
-def _bytes_below(folder: Path) -> int:
-    n_bytes = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):  # a run that is alive removes files meanwhile
-                n_bytes += Path(parent, name).lstat().st_size
-    return n_bytes
 
 
 def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:

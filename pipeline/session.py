@@ -120,13 +120,11 @@ def _finished(session: Session) -> TrainedRun | None:
 
 
 def _prepared(session: Session) -> planning.Prepared:
-    """Open the data, fill in the settings that they decide, and plan the stages within memory and disk."""
-    config, is_frozen = session.config, session.stored is not None
+    """Open the data, fill in the settings that they decide, and plan the stages within the memory."""
     with MemoryMeter() as meter:  # rows that were read are split and ordered in it
-        prepared = planning.prepare(config, session.loaded.anew, session.reading, frozen=is_frozen)
+        frozen = session.stored is not None
+        prepared = planning.prepare(session.config, session.loaded.anew, session.reading, frozen=frozen)
     session.reading.peak_bytes = meter.peak_bytes
-    is_stored = config.resources.stores_features
-    planning.check_disk(prepared.plan, session.root, prepared.store, prepared.shape, stored=is_stored)
     return prepared
 
 

@@ -1,17 +1,12 @@
-"""The plan of a run: within its limit, of sizes that no worker changes, and of what a disk still lacks.
+"""The plan of a run: within its limit, and of sizes that no worker changes.
 
 What is filled in for a table: the problem, width, scales, and candidates by a budget; and what asks for another. That a
 run needs no more than its plan says is measured: `tests/faults/test_memory.py`.
 """
 
 import math
-import os
 import re
-import shutil
-from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,9 +18,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_rows import FeatureShape
 from pipeline.datasets.open_data import Reading
 from pipeline.errors import ConfigError, PlanError
-from pipeline.plan import Plan, check_disk, make_plan, prepare
-from storage.errors import CannotWriteError
-from storage.folder_layouts import FeatureLayout
+from pipeline.plan import Plan, make_plan, prepare
 
 MIB = 2**20
 
@@ -84,28 +77,6 @@ def test_a_selection_has_the_gram_of_all_candidates_or_is_refused_with_what_woul
     enough = int(re.findall(words, str(error.value))[0])
     config, _ = planned(shape, 2, **asked, resources__memory_limit=enough * MIB)
     assert config.centers.working_set == 12_000
-
-
-def test_what_is_written_already_needs_no_space_again(tmp_path, monkeypatch):
-    shape = replace(shape_of(9000, 64), digest="features")
-    _, plan = planned(shape, centers__working_set=2000)
-    store, run = FeatureLayout(tmp_path / "features", shape.store), tmp_path / "run"
-    planned_bytes = sum(of_stage.disk for _, of_stage in plan.stages)  # of the run and of the store
-
-    def needs(n_bytes: int) -> None:
-        for free in (n_bytes, n_bytes - 1):
-            monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
-            with nullcontext() if free == n_bytes else pytest.raises(CannotWriteError, match="needs"):
-                check_disk(plan, run, store, shape, stored=True)
-
-    needs(planned_bytes)
-    for folder, n_bytes in ((run / "statistics", 5 * MIB), (store.folder / "arrays.zarr", MIB)):
-        folder.mkdir(parents=True)
-        (folder / "some").write_bytes(bytes(n_bytes))
-    needs(planned_bytes - 6 * MIB)
-    # More than was planned, of logs say, leaves nothing to ask for; and it is no help for the store.
-    os.truncate(run / "statistics" / "some", planned_bytes + MIB)
-    needs(shape.disk_bytes - MIB)
 
 
 SIMPLE = {"solver.penalty": "none", "solver.refit": "ridge", "kernel.sigma2": "auto", "kernel.scale": "learned"}
