@@ -157,19 +157,6 @@ def test_arrays_that_do_not_fit_are_refused(name, change):
         SparseKernelModel.from_parts(description, arrays | {name: change(arrays[name])})
 
 
-def test_a_part_that_is_missing_is_named():
-    description, arrays = parts(SCALED)
-    for name in description:
-        with pytest.raises(ModelFormatError, match=name):
-            SparseKernelModel.from_parts({k: v for k, v in description.items() if k != name}, arrays)
-    features = {k: v for k, v in description["features"].items() if k != "algorithm_version"}
-    with pytest.raises(ModelFormatError, match="features"):
-        SparseKernelModel.from_parts(description | {"features": features}, arrays)
-    for name in arrays.keys() - {trained_model.SCALES, trained_model.CONFORMAL}:
-        with pytest.raises(ModelFormatError, match=name):
-            SparseKernelModel.from_parts(description, {k: v for k, v in arrays.items() if k != name})
-
-
 def test_a_crafted_model_with_valid_checksums_is_refused_with_its_name(tmp_path):
     description, arrays = parts(make())
     (tmp_path / "crafted").mkdir()

@@ -62,15 +62,6 @@ def test_a_signal_that_was_held_back_until_somebody_listens_is_taken():
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def test_a_second_signal_leaves_a_command_that_is_ending_alone():
-    with stopping.listening() as stop:
-        with pytest.raises(StoppedError, match="SIGUSR1"):
-            interrupt(signal.SIGUSR1)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.01)
-        assert stop.requested() == "SIGUSR1"
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("command", [("-m", "pipeline.train"), ("-m", "pipeline", "train")])
 def test_signals_until_the_process_has_ended_leave_its_exit_code(tables, features, tmp_path, command):
