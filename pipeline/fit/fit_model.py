@@ -65,7 +65,7 @@ def _candidates(work: Workspace) -> Arrays:
 
 
 def _first_rows(keys: RowKeys) -> NDArray[np.int64]:
-    """Return the first of all rows with the same key, ascending; at most 24 bytes a row beside keys (n,)."""
+    """Return the first of all rows with the same key, ascending; at most 26 bytes a row beside keys (n,)."""
     order = np.argsort(keys, kind="stable")
     repeats = keys[order[1:]] == keys[order[:-1]]
     return np.sort(order[np.append(True, ~repeats)])
