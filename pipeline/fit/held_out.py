@@ -32,11 +32,8 @@ def held_out_decisions(
 
 def _block(rows: RowTask, given: Stored) -> AddPiece[BlockValues]:
     """Return what gives a block's held-out rows; other rows cost no columns."""
-    arrays, kernel = given.read(), None
-    if "points" in arrays:
-        kernel = rows.kernel_at(arrays["points"])
-    elif len(arrays["columns"]):
-        kernel = rows.kernel_of(arrays["columns"])
+    arrays = given.read()
+    kernel = rows.kernel_in(arrays) if len(arrays["columns"]) else None
     weights = np.ascontiguousarray(arrays["weights"])  # as from a file: bits depend on the order in memory
     share = kept_share(rows.shape.n_train, rows.shape.n_outputs)  # the same rows, however many outputs are tried
 

@@ -24,7 +24,7 @@ from pipeline.fit.workspace import Workspace
 from pipeline.kernels.exact_sums import ExactSum, ForEach
 from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
-from pipeline.runtime import progress, stopping
+from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.solvers.problem import Certificate, Problem, certify, gap_safe_screen
 from pipeline.solvers.ridge import Weights
@@ -101,7 +101,6 @@ def correlate(
         (tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds, *digests),
         sums_bytes=8 * math.prod(shape),
         threads_a_piece=-(-TILE_ROWS // COLUMNS_TILE),
-        counts=True,
     )
     total = np.empty(shape)
     total[order] = work.runner.add_up(task, name, "correlations of the candidates", unit="").values()
@@ -136,7 +135,6 @@ def _open_tiles(task: RowTask, given: Stored, tiles: Tiles) -> AddPiece[ExactSum
             total.add(sums, candidates)
             if mirrored:
                 total.add(K @ residuals[candidates], of_line)
-            progress.advance(K.size)
 
     return add
 

@@ -19,7 +19,7 @@ from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
-from storage.arrays import Stored
+from storage.arrays import Arrays, Stored
 
 MOST_ROWS = 2048  # of a block: longer ones are no faster
 MOST_VALUES = 2**24  # of a block of columns
@@ -77,6 +77,10 @@ class RowTask:
 
     def kernel_at(self, points: NDArray[np.floating]) -> Kernel:
         return self.kernel(points, self.sigma2, np.dtype(self.precision).type)
+
+    def kernel_in(self, arrays: Arrays) -> Kernel:
+        """Return the kernel of the "points" (m, d) among arrays, or else of the candidates "columns" (m,)."""
+        return self.kernel_at(arrays["points"]) if "points" in arrays else self.kernel_of(arrays["columns"])
 
 
 @dataclass(frozen=True)
@@ -169,12 +173,11 @@ def block_pass(
     empty: Callable[[], S],
     key: tuple[object, ...],
     *,
-    counts: bool = False,
     features: FeaturesOf = "all",
 ) -> RowPass[S]:
     """Return a pass over blocks of rows, each a piece.
 
-    opened, empty, counts : as of `RowPass`
+    opened, empty : as of `RowPass`
     key : what determines the sums beside the blocks
     features : of which rows blocks have them
     """
@@ -188,7 +191,6 @@ def block_pass(
         grid=(blocks, *key),
         sums_bytes=blocks.sums_bytes,
         threads_a_piece=blocks.threads_a_piece,
-        counts=counts,
     )
 
 

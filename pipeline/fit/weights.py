@@ -111,7 +111,7 @@ def _solved_in_rounds(work: Workspace) -> Solved:
 def _parts(work: Workspace, solved: Solved) -> SplitStatistics:
     if work.in_rounds:
         centers, words = work.candidates[solved.active], "held-out rows at the centers"
-        held_out = statistics_at(work, "final-held-out", (HELD_OUT,), words, members=centers)[HELD_OUT]
+        held_out = statistics_at(work, "final-held-out", (HELD_OUT,), words, columns=centers)[HELD_OUT]
         return solved.statistics - held_out, held_out
     fit, held_out = (statistics_of(work, name_of(part)).cut(solved.active) for part in (FIT, HELD_OUT))
     return fit, held_out

@@ -64,7 +64,6 @@ class RowPass(Generic[S]):
     grid: tuple[object, ...]  # determines pieces and bounds: committed sums of another grid are made anew
     sums_bytes: int = 0  # of the sums, which threads share if they are large
     threads_a_piece: int = 1  # that find work in one piece
-    counts: bool = False  # whether adding a piece counts it as done, tile by tile
 
 
 class BlockValues:
@@ -388,6 +387,5 @@ def add_pieces(task: RowPass[S], add: AddPiece[S], pieces: range, sums: S, each:
     """Read some consecutive pieces and add them to sums; yield the number of each when all of it has been added."""
     for number, piece in task.read(pieces):
         add(sums, piece, each)
-        if not task.counts:
-            progress.advance(task.size(number))
+        progress.advance(task.size(number))
         yield number
