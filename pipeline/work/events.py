@@ -131,10 +131,11 @@ class Events(StepEvents):
         self._print(f"warning: {message}")
 
     def _print(self, message: str) -> None:
-        if self._line is None:
+        line = self._line
+        if line is None:
             print(printable(message), file=self._stream, flush=True)
         else:
-            self._line.print_above(printable(message))
+            line.print_above(printable(message))
 
     def record(self, event: str, **facts: Any) -> None:
         self._append(self._log, {"event": event, **facts})
