@@ -116,10 +116,10 @@ def test_blas_threads_are_restored():
     assert [pool["num_threads"] for pool in threadpool_info()][: len(before)] == before
 
 
-def test_a_key_that_cannot_be_read_is_told_with_its_files(cluster_key, tmp_path):
+def test_a_key_that_cannot_be_read_is_told_with_its_variables(cluster_key, tmp_path):
     key = key_settings(cluster_key[1])
     for file in (5, str(tmp_path / "gone.pem")):
-        files = r"CA_FILE.*CLIENT__CERT.*CLIENT__KEY \(.*(gone.pem|5)\): "
+        files = "cannot read the key .*CA_FILE.*CLIENT__CERT.*CLIENT__KEY: "
         with dask.config.set(key | dict.fromkeys(list(key)[1:], file)), pytest.raises(ConfigError, match=files):
             open_executor("tls://127.0.0.1:9", 1, 1, 2**30).__enter__()
 
