@@ -22,7 +22,7 @@ from pipeline.runtime import progress, stopping
 from pipeline.solvers.problem import InvalidProblemError, problem_of
 from pipeline.solvers.ridge import CalibrationWeights, Weights, refit
 from pipeline.solvers.solve import Record, SolverOptions, SolverState, penalty_max, search_penalties, solve, warm_state
-from pipeline.work.runner import WHICH, note_of
+from pipeline.work.runner import RECORDS, WHICH, note_of
 from pipeline.work.store import TaskCheckpoints
 from storage.arrays import Arrays, Stored, as_arrays, as_dataclass, as_json, from_json
 
@@ -107,7 +107,7 @@ def solution_name(name: str, output: int) -> str:
 
 
 def solve_output(task: SolveTask, output: int, checkpoints: TaskCheckpoints) -> Arrays:
-    """Return weights and summary of an output, from the last checkpoint on."""
+    """Return weights, summary and records of an output, from the last checkpoint on."""
     started = time.perf_counter()
     try:
         problem = problem_of(as_dataclass(task.statistics.read(mapped=True), GramStatistics), output, task.penalty)
@@ -145,6 +145,7 @@ def solve_output(task: SolveTask, output: int, checkpoints: TaskCheckpoints) -> 
         "weights": solution.weights[active],
         "penalty": np.array(task.penalty),
         SUMMARY: as_json(summary),
+        RECORDS: as_json([done.facts | asdict(record) for record in solution.state.records]),
     }
 
 
@@ -171,17 +172,15 @@ class SolveProgress:
         self, checkpoints: TaskCheckpoints, penalty: float, facts: dict[str, Any], number: int | None = None
     ) -> None:
         self._checkpoints, self._penalty = checkpoints, penalty
-        self._facts = {**facts, "penalty": penalty, WHICH: "" if number is None else str(number + 1)}
+        self.facts = {**facts, "penalty": penalty, WHICH: "" if number is None else str(number + 1)}
         self.state: SolverState | None = None
         checkpoint = checkpoints.load()
         if checkpoint is not None and checkpoint.facts["penalty"] == penalty:
             self.state = SolverState.from_arrays(checkpoint.arrays, checkpoint.facts["state"])
-            for record in self.state.records:
-                checkpoints.add_record(self._facts | asdict(record))
 
     def on_record(self, record: Record, state: SolverState) -> None:
         """Hand on a record; save the state where a checkpoint is due. Raises StoppedError, after saving, on request."""
-        self.state, facts = state, self._facts | asdict(record)
+        self.state, facts = state, self.facts | asdict(record)
         self._checkpoints.add_record(facts)
         progress.advance(0.0, note_of(facts))
         if self._checkpoints.is_due():

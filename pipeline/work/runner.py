@@ -5,9 +5,8 @@ old), and the last checkpoint of a solve (checkpoints/NAME.npz). One that is sto
 commits these before it ends; a greedy selection begins anew.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,11 +33,11 @@ from pipeline.runtime.row_pass import (
 )
 from pipeline.work.events import Events
 from pipeline.work.store import RUN, CheckpointsOnDisk, FolderStore, Store, TaskCheckpoints
-from storage.arrays import Arrays, commit, load
-from storage.errors import MissingDataError
-from storage.files import make_folder, read_errors, read_plain, remove_file
+from storage.arrays import Arrays, commit, from_json, load
+from storage.files import make_folder, remove_file
 
 Named = tuple[Path, Item, CheckpointsOnDisk]  # the file of its result
+RECORDS = "records"  # The array with the records of the iterations of an item, as JSON; they are told as metrics.
 WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
 
 
@@ -145,15 +144,13 @@ class OnExecutor:
         left = [(name, item) for name, item in items.items() if store.whole(name) is None]
         waiting = [(store.path(name), item, store.checkpoints(name)) for name, item in left]
         events.cost.items += len(items) - len(waiting)
-        for folder in {store.layout.solutions, *(path.parent for path, _, _ in waiting)}:
+        for folder in {path.parent for path, _, _ in waiting}:
             make_folder(folder)
 
-        def close(named: Named[Item], _: None) -> None:
-            records = named[2].records
-            with suppress(MissingDataError), read_errors(records):
-                for line in read_plain(records).splitlines():
-                    events.metric(stage=stage, **json.loads(line))
-            remove_file(records)
+        def tell(named: Named[Item], _: None) -> None:
+            arrays = load(named[0]).arrays
+            for record in from_json(arrays[RECORDS]) if RECORDS in arrays else ():
+                events.metric(stage=stage, **record)
 
         self.run_items(
             partial(_compute_item, function, store.run),
@@ -161,7 +158,7 @@ class OnExecutor:
             unit=unit,
             size=lambda named: size(named[1]),
             words=words,
-            on_value=close,
+            on_value=tell,
         )
         return [load(store.path(name)).arrays for name in items]
 
@@ -203,11 +200,10 @@ def _compute_item(
 ) -> None:
     """Compute an item from its last checkpoint on, and commit the result."""
     path, item, checkpoints = named
-    with checkpoints as kept:
-        arrays = function(item, kept)
-        stopping.check()  # it may have taken long, and the folder be another run's
-        commit(path, arrays, {RUN: run})
-    remove_file(kept.path)
+    arrays = function(item, checkpoints)
+    stopping.check()  # it may have taken long, and the folder be another run's
+    commit(path, arrays, {RUN: run})
+    remove_file(checkpoints.path)
 
 
 @contextmanager

@@ -210,7 +210,7 @@ Check = Callable[[Path, int, int], None]
 
 
 def checkpoints_of(root: Path) -> CheckpointsOnDisk:
-    return CheckpointsOnDisk(root / "one.npz", "a run", root / "records.jsonl", 60.0)
+    return CheckpointsOnDisk(root / "one.npz", "a run", 60.0)
 
 
 def save_checkpoints(recording: Recording, root: Path) -> None:

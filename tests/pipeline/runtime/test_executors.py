@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -230,21 +230,28 @@ def test_a_worker_with_other_code_is_told(cluster_key, tmp_path, file, words, to
                 question()
 
 
-def stop_at_a_record(solutions: Path) -> None:
-    """Ask this process to stop as soon as a solve has something to save."""
-    begun = time.time_ns()
-    while not any(found.st_mtime_ns > begun and found.st_size for found in map(Path.stat, solutions.glob("*.jsonl"))):
-        time.sleep(0.01)
+def stop_amid_a_solve(progress: Path) -> None:
+    """Ask this process to stop as soon as a worker has told how far its solve is."""
+
+    def told() -> bool:
+        with suppress(FileNotFoundError):  # of a task that has just ended
+            return any(" gap " in path.read_text() for path in progress.glob("*.json"))
+        return False
+
+    wait_until(told, 60)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+LONG = (*ENDLESS_SOLVE, "--max-sweeps", "3000")
 
 
 @pytest.mark.ci
 def test_workers_save_on_request_and_leave_the_run_alone(cluster, features, tables, finished_run, tmp_path):
     """Sessions far shorter than --checkpoint-every get further, and what goes on from them ends in the same bytes."""
     run, data, steps = tmp_path / "run", tables / "classes.npz", []
-    command = [str(data), "--run-dir", str(run), "--features-dir", str(features), *ENDLESS_SOLVE, "--resume", "auto"]
+    command = [str(data), "--run-dir", str(run), "--features-dir", str(features), *LONG, "--resume", "auto"]
     for _ in range(2):
-        asking = threading.Thread(target=stop_at_a_record, args=(run / "solutions",), daemon=True)
+        asking = threading.Thread(target=stop_amid_a_solve, args=(run / "progress",), daemon=True)
         asking.start()
         assert main([*command, "--scheduler", cluster, "--checkpoint-every", "1h"]) == 75
         asking.join()
@@ -254,5 +261,5 @@ def test_workers_save_on_request_and_leave_the_run_alone(cluster, features, tabl
         assert sizes_and_times(run) == before  # the workers live on
     assert steps[0] < steps[1]
     assert main([*command, *SERIAL]) == 3
-    assert model_bytes(run) == model_bytes(finished_run(*ENDLESS_SOLVE, dataset=data, code=3))
+    assert model_bytes(run) == model_bytes(finished_run(*LONG, dataset=data, code=3))
     assert not (run / "lease").exists()

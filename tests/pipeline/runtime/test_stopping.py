@@ -25,6 +25,7 @@ from pipeline.work.runner import _compute_item
 from pipeline.work.store import CheckpointsOnDisk
 from runs import ENDLESS_SOLVE, ROOT, train, wait_until
 from storage.errors import UnavailableStoreError
+from storage.files import read_record
 from storage.folders import hold_lock
 
 
@@ -68,7 +69,8 @@ def test_signals_until_the_process_has_ended_leave_its_exit_code(tables, feature
     """As those of a batch system that asks again and again."""
     words = (tables / "classes.npz", "--run-dir", tmp_path / "run", "--features-dir", features, *ENDLESS_SOLVE)
     with subprocess.Popen([sys.executable, *command, *map(str, words)], cwd=ROOT, stderr=subprocess.PIPE) as process:
-        wait_until(lambda: any((tmp_path / "run").glob("solutions/*.jsonl")), 60)
+        state = tmp_path / "run" / "STATE.json"
+        wait_until(lambda: state.exists() and read_record(state)["stage"] == "solve", 60)
         while process.poll() is None:
             process.send_signal(signal.SIGTERM)
             time.sleep(0.001)
@@ -104,7 +106,7 @@ def test_a_run_that_takes_an_emptied_folder_ends_the_tasks_of_the_one_before(tmp
     Lease.next(tmp_path / "lease")
     assert before.is_over()
     path = tmp_path / "result.npz"
-    checkpoints = CheckpointsOnDisk(tmp_path / "kept.npz", "", tmp_path / "records.jsonl", 60.0)
+    checkpoints = CheckpointsOnDisk(tmp_path / "kept.npz", "", 60.0)
     with stopping.obeying(Stop(before)), pytest.raises(StoppedError):
         _compute_item(lambda item, kept: {"of": np.zeros(item)}, "a run", (path, 1, checkpoints))
     assert not path.exists()

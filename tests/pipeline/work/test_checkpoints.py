@@ -11,7 +11,7 @@ from storage.errors import CannotWriteError, CorruptDataError
 
 
 def checkpoints_in(folder: Path, run: str = "this run") -> CheckpointsOnDisk:
-    return CheckpointsOnDisk(folder / "kept.npz", run, folder / "records.jsonl", 60.0)
+    return CheckpointsOnDisk(folder / "kept.npz", run, 60.0)
 
 
 def test_the_last_one_of_a_run_counts_and_a_damaged_one_is_told(tmp_path):
@@ -29,7 +29,7 @@ def test_the_last_one_of_a_run_counts_and_a_damaged_one_is_told(tmp_path):
 
 def test_a_folder_that_is_gone_is_not_made_anew_and_columns_of_another_run_are_none(tmp_path):
     with pytest.raises(CannotWriteError):
-        CheckpointsOnDisk(tmp_path / "gone" / "checkpoints" / "kept.npz", "", tmp_path / "r", 60.0).save({}, {})
+        CheckpointsOnDisk(tmp_path / "gone" / "checkpoints" / "kept.npz", "", 60.0).save({}, {})
     assert not (tmp_path / "gone").exists()
     ours, others = (ColumnsOnDisk(tmp_path, run, 0) for run in ("this run", "another run"))
     ours.keep({"group-0"})
