@@ -376,6 +376,7 @@ def _add_until(
         except StoppedError:
             return True
         except BaseException:
+            left = range(0)
             waiting.clear()  # the other groups end, too
             raise
         finally:
