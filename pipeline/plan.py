@@ -1,11 +1,8 @@
-"""The plan of a run, before anything is computed: settings filled in from the data, and the bytes of each stage.
+"""The plan of a run, before anything is computed: settings filled in from the data, the bytes of each stage, the time.
 
-A run that cannot fit its memory limit or its disk is refused here, with the smallest limit that would do.
+A run that cannot fit its memory limit is refused here, with the smallest limit that would do.
 """
 
-import os
-import shutil
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +22,9 @@ from pipeline.fit.filled_settings import (
     count_candidates,
     fill_in,
     fill_in_features,
+    fit_of,
+    grows,
+    is_chosen,
     is_in_rounds,
     refuse,
     without_effect,
@@ -37,9 +37,7 @@ from pipeline.fit.statistics import statistics_needs
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.memory_limits import DRIVER_BYTES, limit_bytes
 from pipeline.runtime.row_pass import Workers, threads_together
-from pipeline.solvers.candidate_budget import PROCESS_BYTES
-from pipeline.work.store import COLUMNS
-from storage.errors import CannotWriteError
+from pipeline.solvers import candidate_budget as costs
 from storage.folder_layouts import FeatureLayout
 
 # Interpreter, libraries and compiled code of a process, measured: while it computes features, then columns (while it
@@ -54,6 +52,11 @@ COMPILING_BYTES = 70 * 2**20
 # are open half of it is left; of fewer than MANY_ROWS the allocator gives nothing back.
 ROW_BYTES, MANY_ROWS = 64, 3_000_000
 PICTURE_BYTES = 400  # of each picture while its folder is read: its name and path
+
+FASTER = 1.5  # A usual core, than the rate of a budget; measured: 5.4e10 operations a second.
+IMAGE_OPERATIONS = 5000  # of a feature of an image, decoding and deforming included
+USUAL_CENTERS = 1500  # that get a weight: solves and what follows are of them
+START_SECONDS = 3.0  # of interpreter and libraries, reading, and writing the model
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,10 @@ class Plan:
         rows = [
             f"{shape.dataset}: {shape.n_train} training rows, {shape.n_test} test rows, {shape.n_features} features"
             + (" (the feature store exists)" if built else ""),
-            f"{'stage':<12}{'workers':>12}{'memory':>14}{'disk':>14}",
+            f"{'stage':<12}{'memory':>14}{'disk':>14}",
         ]
         for name, needs in self.stages:
-            rows.append(f"{name:<12}{f'up to {needs.pieces}':>12}{_size(needs.memory):>14}{_size(needs.disk):>14}")
+            rows.append(f"{name:<12}{_size(needs.memory):>14}{_size(needs.disk):>14}")
         threads, processes = self.workers.threads, self.workers.processes
         who = counted(threads, "worker") + (f" in {processes} processes" if 1 < processes < threads else "")
         rows.append(f"limit {_size(self.limit_bytes)}, {who}")
@@ -131,7 +134,9 @@ def _prepared(
     if not frozen:
         bounds = _Bounds(shape, source.memory, limit)
         room = MemoryBudget(
-            shape.n_train, limit - PROCESS_BYTES, lambda whole: _plan_of_workers(whole, bounds, 1).memory_bytes <= limit
+            shape.n_train,
+            limit - costs.PROCESS_BYTES,
+            lambda whole: _plan_of_workers(whole, bounds, 1).memory_bytes <= limit,
         )
         config, filled_notes = fill_in(config, shape, explicit, room)
         notes += filled_notes
@@ -216,38 +221,9 @@ def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
     if scheduler == "serial":
         return [Workers(1, 1, 1)]
     if scheduler == "processes":
-        return [Workers(n, -(-n // threads_together(16 * w * w)), 1, False) for n in range(most, 0, -1)]
-    here = scheduler == "threads"
+        return [Workers(n, -(-n // threads_together(16 * w * w)), 1) for n in range(most, 0, -1)]
     doubled = [2**k for k in range(most.bit_length())]
-    return [Workers(n, 1, shared, here) for n in range(most, 0, -1) for shared in (*(k for k in doubled if k < n), n)]
-
-
-def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape, *, stored: bool) -> None:
-    """Raise CannotWriteError where a disk lacks what the plan needs beyond what is there; a whole store needs none."""
-    planned = sum(needs.disk for name, needs in plan.stages if name not in ("read", "features"))
-    kept = run_folder / COLUMNS  # is not planned: there while the disk has room
-    needs = {run_folder: max(planned - _bytes_below(run_folder) + _bytes_below(kept), 0)}
-    if not store.manifest.exists() and stored:
-        needs[store.root] = max(shape.disk_bytes - _bytes_below(store.folder), 0)
-    by_disk: dict[int, tuple[Path, int]] = {}
-    for folder, needed in needs.items():
-        existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-        before = by_disk.get(existing.stat().st_dev, (existing, 0))[1]
-        by_disk[existing.stat().st_dev] = (existing, before + needed)
-    for folder, needed in by_disk.values():
-        free = shutil.disk_usage(folder).free
-        if needed > free:
-            told = f"needs {_size(needed)}, the disk has {_size(free)} free"
-            raise CannotWriteError(f"{folder}: {told}; free some space or choose another folder")
-
-
-def _bytes_below(folder: Path) -> int:
-    n_bytes = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):  # a run that is alive removes files meanwhile
-                n_bytes += Path(parent, name).lstat().st_size
-    return n_bytes
+    return [Workers(n, 1, shared) for n in range(most, 0, -1) for shared in (*(k for k in doubled if k < n), n)]
 
 
 def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
@@ -280,7 +256,7 @@ def _reading_needs(run: RunSize, data: SourceMemory) -> list[tuple[str, Needs]]:
     needed, n_rows = _reading_of_table(source_spec(run.config)), run.shape.n_train + run.shape.n_test
     if run.config.dataset not in NAMED and is_picture_folder(Path(run.config.dataset)):
         needed = READING_BYTES + data.decoding + PICTURE_BYTES * n_rows
-    return [("read", Needs(1, needed + ROW_BYTES * n_rows, 32 * n_rows))] if needed else []
+    return [("read", Needs(needed + ROW_BYTES * n_rows, 32 * n_rows))] if needed else []
 
 
 def _reading_of_table(spec: SourceSpec) -> int:
@@ -299,7 +275,37 @@ def _features_needs(run: RunSize, data: SourceMemory) -> Needs:
     building = min(run.workers.threads, n_items) * copies * 4 * min(shape.item_rows, shape.n_train) * shape.n_features
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
-    return Needs(n_items, building, shape.disk_bytes if config.resources.stores_features else 0)
+    return Needs(building, shape.disk_bytes if config.resources.stores_features else 0)
+
+
+def forecast(config: TrainConfig, shape: FeatureShape, cores: int, *, built: bool) -> str:
+    """Return a line that tells how long a run will take, or what is counted where that cannot be known.
+
+    The time of its passes over the rows and of its solves, at the rate of a usual core, without a start of the
+    compiler and on cores that nothing else uses. `built`: features are stored.
+    """
+    m = count_candidates(config, shape.n_train)
+    if is_in_rounds(config, shape.n_train):
+        values = f"{shape.n_train:.3g} x {m:.3g} kernel values in a pass over all candidates"
+        return f"time unknown: candidates come in by rounds, as many as weights need; {values}"
+    if config.solver.penalty == "auto" or config.solver.move_centers:
+        return "time unknown: it depends on how soon a search of penalties or places gains nothing"
+    budget = (config.centers.budget or costs.DEFAULT_BUDGET) * costs.OPERATIONS_A_SECOND
+    if grows(config):
+        operations = budget
+    else:
+        fit, s = fit_of(config, shape), min(m, USUAL_CENTERS) if config.solver.is_penalised else m
+        of_row = (m - s) * (2.0 * (shape.n_features + shape.n_outputs) + costs.VALUE_OPERATIONS)
+        operations = fit.operations(s) + shape.n_train * (of_row + costs.GRAM_SLOWNESS * (m**2 - s**2))
+        operations += costs.SHARE_OF_TRIALS * budget if is_chosen(config.kernel) else 0.0
+    if config.features.name != "raw" and not built:
+        passes = 1 if config.resources.stores_features else 2
+        operations += passes * IMAGE_OPERATIONS * (shape.n_train + shape.n_test) * shape.n_features
+    operations += shape.n_test * m * (2.0 * shape.n_features + costs.VALUE_OPERATIONS)
+    seconds = START_SECONDS + operations / (FASTER * costs.OPERATIONS_A_SECOND * cores)
+    units = ((90, "seconds", 1), (90 * 60, "minutes", 60), (float("inf"), "hours", 3600))
+    number, unit = next((seconds / of_one, name) for below, name, of_one in units if seconds < below)
+    return f"{'at most ' * grows(config)}about {number:.0f} {unit} on {cores} core{'s' * (cores > 1)}"
 
 
 def _size(n_bytes: int) -> str:

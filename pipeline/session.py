@@ -3,6 +3,7 @@
 A new run and one that is resumed go the same way: what is committed already is skipped.
 """
 
+import math
 import sys
 import traceback
 from collections.abc import Iterator
@@ -17,13 +18,12 @@ from pipeline import plan as planning
 from pipeline.config.command_line import Arguments
 from pipeline.config.settings import Loaded, lines, resumed, worded
 from pipeline.config.train_config import TrainConfig
+from pipeline.datasets import feature_rows
 from pipeline.datasets.feature_rows import ScaledFeatures, describe, live, request_of, source_spec
-from pipeline.datasets.open_data import Reading, open_data
+from pipeline.datasets.open_data import Reading, open_data, release_data
 from pipeline.errors import ExitCode, StoppedError
 from pipeline.fit.evaluation import evaluate_model
 from pipeline.fit.fit_model import fit
-from pipeline.fit.forecast import forecast
-from pipeline.fit.preparation import build_features
 from pipeline.fit.workspace import Run, Workspace
 from pipeline.kernels.jit import compiling
 from pipeline.prediction.predictor import Predictor, load_predictor
@@ -32,13 +32,16 @@ from pipeline.runtime import console, run_folder, stopping
 from pipeline.runtime.executors import Executor
 from pipeline.runtime.memory_limits import MemoryMeter, limit_bytes
 from pipeline.runtime.progress import COMPILING
-from pipeline.work.events import COMPILE, READ, Events, StageCost, saved_state
+from pipeline.work.events import COMPILE, FEATURES, READ, Events, StageCost, saved_state
 from pipeline.work.runner import OnExecutor, open_executor
 from pipeline.work.store import FolderStore
 from storage.arrays import StoredFile
 from storage.errors import CorruptDataError, MissingDataError, StorageError
 from storage.files import make_folder, read_record, remove_file
 from storage.folder_layouts import RunLayout
+from storage.folders import hold_lock, holder
+
+STORE_SECONDS = 24 * 3600.0  # for another run that builds the same store
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,7 +96,7 @@ def run_session(asked: Arguments, loaded: Loaded) -> TrainedRun | None:
         told = [*prepared.notes, *map("warning: {}".format, prepared.warnings)]
         built = prepared.store.manifest.exists()
         plan = prepared.plan.lines(prepared.shape, built)
-        time = forecast(prepared.config, prepared.shape, prepared.plan.workers.threads, built=built)
+        time = planning.forecast(prepared.config, prepared.shape, prepared.plan.workers.threads, built=built)
         print("\n".join([*map(worded, told), *plan, time]))
         return None
     run = run or _trained(session)
@@ -117,20 +120,19 @@ def _finished(session: Session) -> TrainedRun | None:
 
 
 def _prepared(session: Session) -> planning.Prepared:
-    """Open the data, fill in the settings that they decide, and plan the stages within memory and disk."""
-    config, is_frozen = session.config, session.stored is not None
+    """Open the data, fill in the settings that they decide, and plan the stages within the memory."""
     with MemoryMeter() as meter:  # rows that were read are split and ordered in it
-        prepared = planning.prepare(config, session.loaded.anew, session.reading, frozen=is_frozen)
+        frozen = session.stored is not None
+        prepared = planning.prepare(session.config, session.loaded.anew, session.reading, frozen=frozen)
     session.reading.peak_bytes = meter.peak_bytes
-    is_stored = config.resources.stores_features
-    planning.check_disk(prepared.plan, session.root, prepared.store, prepared.shape, stored=is_stored)
     return prepared
 
 
 def _trained(session: Session) -> TrainedRun:
     """Hold the folder of the run, prepare, and compute. A StoppedError tells the command that goes on."""
     stop, asked = stopping.current(), session.asked
-    with stop.limited(session.config.resources.time_limit), run_folder.held(session.root, session.stored) as layout:
+    stop.deadline = stop.began + (session.config.resources.time_limit or math.inf)
+    with run_folder.held(session.root, session.stored) as layout:
         try:
             prepared = _prepared(session)
             config, shape, workers = prepared.config, prepared.shape, prepared.plan.workers
@@ -214,15 +216,53 @@ def _run_of(prepared: planning.Prepared, layout: RunLayout, events: Events, exec
 
 def _fitted_and_scored(run: Run) -> dict[str, Any]:
     """Store the features, fit and evaluate; where stored features are damaged, store them anew and go on."""
-    build_features(run)
+    _build_features(run)
     try:
         fit(run.work)
         return evaluate_model(run)
     except (CorruptDataError, MissingDataError):
-        if not build_features(run, contents=True):
+        if not _build_features(run, contents=True):
             raise
     fit(run.work)  # goes on from what is committed
     return evaluate_model(run)
+
+
+def _build_features(run: Run, *, contents: bool = False) -> bool:
+    """Build the feature store of a run unless a whole one is there, each byte of which is checked with `contents`.
+
+    Returns whether there was none, or a damaged one.
+    """
+    layout, events = run.feature_layout, run.events
+    with events.stage(FEATURES):
+        if not run.work.config.resources.stores_features:
+            return False  # computed on the fly by whoever reads them
+        if feature_rows.is_built(layout, events.warn, contents=contents):
+            return False
+        if (other := holder(layout.lock)) is not None:
+            events.log(f"waiting for process {other['pid']} on {other['host']} to build {layout.folder}")
+        lock = partial(hold_lock, layout.lock, "building features", warn=events.warn)
+        with lock(wait_seconds=STORE_SECONDS, on_wait=stopping.check):
+            if not feature_rows.is_built(layout, contents=contents):
+                _store_features(run)
+    return True
+
+
+def _store_features(run: Run) -> None:
+    with run.events.status("preparing the store"):
+        task, items = feature_rows.prepare(run.feature_layout, run.work.shape, run.request, run.layout.data_chunks)
+    source = open_data(run.request.source, task[1].data)
+    is_table = source.columns is not None
+    built = feature_rows.build_in_order(task, items, source, run.work.shape.item_rows)
+    build = (lambda _: next(built)) if source.is_in_order else partial(feature_rows.build_item, task)
+    executor = Executor() if is_table else None  # other processes do not have what this one has read
+    try:
+        run.runner.run_items(build, items, unit="rows", size=lambda item: item.n_rows, executor=executor)
+    except StoppedError as error:
+        anew = "; the features of a table are written in one reading, which begins anew" if is_table else ""
+        raise StoppedError(f"{error}{anew}") from None
+    with run.events.status("sealing the store"):
+        feature_rows.finish(run.feature_layout)
+    release_data()
 
 
 def _tell(run: TrainedRun, asked: Arguments) -> None:

@@ -2,8 +2,9 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,14 +18,14 @@ STOPS = [int(4 * 1.4**k) for k in range(20)]  # 4, 5, 7, 10 … runs of pieces, 
 
 def stop_amid_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask a session to stop when it takes certain runs of pieces, wherever in whatever pass that is."""
-    take, taken = row_pass._Waiting.take, itertools.count(1)
+    add_pieces, taken = row_pass.add_pieces, itertools.count(1)
 
-    def interrupted(waiting: row_pass._Waiting) -> range:
+    def interrupted(*run: Any) -> Iterator[int]:
         if next(taken) in STOPS:
             stopping.current().reason = "a test"
-        return take(waiting)
+        return add_pieces(*run)
 
-    monkeypatch.setattr(row_pass._Waiting, "take", interrupted)
+    monkeypatch.setattr(row_pass, "add_pieces", interrupted)
 
 
 def stop_at_commits(monkeypatch: pytest.MonkeyPatch, run: Path, stops: Container[int]) -> None:

@@ -302,12 +302,11 @@ class FeatureItem:
     """The unit of building: one row block of one part."""
 
     part: Part
-    number: int
     rows: slice
 
     @property
     def name(self) -> str:
-        return f"{self.part}-{self.number:06d}"
+        return f"{self.part}-{self.rows.start:09d}"
 
     @property
     def n_rows(self) -> int:
@@ -376,11 +375,7 @@ def prepare(
     n_inputs = arrays["standardisation/mean"].shape[0]
     arrays["standardisation/mean"].write(0, np.array(features.mean or np.zeros(n_inputs)))
     arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
-    items = [
-        FeatureItem(part, number, rows)
-        for part in PARTS
-        for number, rows in enumerate(row_blocks(shape.n_rows(part), shape.item_rows))
-    ]
+    items = [FeatureItem(part, rows) for part in PARTS for rows in row_blocks(shape.n_rows(part), shape.item_rows)]
     done = _items_done(layout, arrays)
     whole = {name for name, files in done.items() if not compare(layout.arrays, files, contents=True)}
     return (layout, features), [item for item in items if item.name not in whole]

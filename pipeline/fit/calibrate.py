@@ -24,7 +24,6 @@ from pipeline.runtime import stopping
 from pipeline.solvers.candidate_budget import LEFT_OUT_ROWS
 from pipeline.solvers.held_out_losses import clipped
 from pipeline.solvers.ridge import CalibrationWeights, LabelledColumns, LabelledValues, left_out, support_fit
-from pipeline.work.events import SOLVE
 
 FEW_HELD_OUT = 50  # of weights that have seen all rows: below it, all rows by least squares without them tell more
 BATCH_ROWS = 512  # that are left out at once: whole units, one more at most
@@ -56,11 +55,11 @@ def calibrate(work: Workspace, tried: CalibrationWeights) -> dict[str, Any]:
         decision, truth, weights, groups, different = (work.choices[name] for name in FOLD_ROWS)
         n_rows, seen = int(different), False
     elif few and fit:
-        with work.events.status(SOLVE, WORDS):
+        with work.events.status(WORDS):
             (decision, truth, weights), groups, unseen = left_out(fit, _batches(work.row_task, tried))
         n_rows, seen = len(np.unique(groups)), False
     else:
-        decision, truth, weights, groups = held_out_decisions(work, work.row_task, tried, SOLVE, TEMPERATURE, WORDS)
+        decision, truth, weights, groups = held_out_decisions(work, work.row_task, tried, TEMPERATURE, WORDS)
         n_rows, seen = n_held_out, tried.everything is not None
         truth = truth if of_classes else facts.encoded(truth, work.shape)[:, 0]
     if not n_rows:

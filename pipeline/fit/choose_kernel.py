@@ -34,7 +34,6 @@ from pipeline.solvers.kernel_trials import (
     try_kernel,
 )
 from pipeline.solvers.ladder import LARGER, RUNGS, SAMPLE_ROWS, Rung, Search, surviving
-from pipeline.work.events import CANDIDATES
 from pipeline.work.store import TaskCheckpoints
 from storage.arrays import Arrays, Stored, as_dataclass, as_json, from_json
 
@@ -80,7 +79,7 @@ def _climb(work: Workspace, index: NDArray[np.int64], labels: Labels, facts: Tar
         searching = partial(search_rung, work.store.stored(stored), rung, scale, left, has_width=asked.sigma2 != "auto")
         items = {f"passes/{PASS}/{rung.n_centers}-{name}.npz": trials for name, trials in climbing.items()}
         words = f"trying {counted(len(items), 'kernel')} on {rung.n_centers} candidates"
-        found = work.runner.compute(CANDIDATES, searching, items, unit="", words=words)
+        found = work.runner.compute(searching, items, unit="", words=words)
         tried = {name: _trials(arrays) for name, arrays in zip(climbing, found, strict=True)}
         records += [record for arrays in found for record in from_json(arrays["tried"])]
         operations += sum(float(arrays["operations"]) for arrays in found)
@@ -154,14 +153,14 @@ def candidates_needs(run: RunSize) -> Needs:
     n_candidates = count_candidates(config, shape.n_train)
     few = n_candidates < FOLDED_ROWS  # there are no more of them than different rows
     drawn = 4 * run.n_columns * shape.n_features
-    needs = Needs(len(kernels_of(config.kernel)), 2**23 + (2 * drawn if run.n_columns >= n_candidates else 0), drawn)
+    needs = Needs(2**23 + (2 * drawn if run.n_columns >= n_candidates else 0), drawn)
     if not (is_chosen(config.kernel) or (config.solver.is_least_squares and shape.n_train < FOLDED_ROWS)):
         return needs
     rows = min(SAMPLE_ROWS if few else SAMPLE_ROWS + SAMPLE_ROWS // 2, shape.n_train)
     last = last_rung(config, shape.n_train, n_candidates)
     most = max(rung.n_centers * (LARGER if rung.begins else 1) for rung in rungs_of(last, 0))
     trial = trial_bytes(rows, min(most, n_candidates), shape.n_features, by_folds=few)
-    trials = 2 * 4 * rows * shape.n_features + min(run.workers.threads, needs.pieces) * trial
+    trials = 2 * 4 * rows * shape.n_features + min(run.workers.threads, len(kernels_of(config.kernel))) * trial
     return needs._replace(memory=max(needs.memory, 2**23 + trials))
 
 

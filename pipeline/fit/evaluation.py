@@ -62,7 +62,7 @@ def _scored(run: Run, digest: str) -> dict[str, Any]:
     source = open_data(run.request.source, planned(run.request.source, work.shape.description["source"]))
     opened = partial(_block_of_scores, rows, run.layout.model, final, prefixes, work.config.solver)
     task = block_pass(rows, row_grid("test", work.shape.n_test, n_centers), opened, BlockValues, (SCORES,))
-    found = work.runner.add_up(EVALUATE, task, f"{EVALUATE}-{digest}")
+    found = work.runner.add_up(task, f"{EVALUATE}-{digest}")
     of_rows = {name: found.in_order(KEPT + name) for name in KEPT_NAMES}
     _keep_predictions(run, source.parts["test"], of_rows)
     ranking = ranking_numbers(*(of_rows[name] for name in KEPT_NAMES[1:])) if work.shape.classes else NO_RANKING
@@ -99,7 +99,6 @@ def test_needs(run: RunSize) -> Needs:
     blocks = row_grid("test", shape.n_test, run.n_columns)
     most_kept = kept_share(shape.n_test, shape.n_outputs) * shape.n_test * (shape.n_outputs + 2)
     return Needs(
-        blocks.n_blocks,
         memory_of(blocks, in_double) + run.workers.processes * moved + int(KEPT_BYTES * most_kept),
         4 * run.n_columns * shape.n_features,
     )

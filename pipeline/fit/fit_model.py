@@ -65,15 +65,10 @@ def _candidates(work: Workspace) -> Arrays:
 
 
 def _first_rows(keys: RowKeys) -> NDArray[np.int64]:
-    """Return the first of all rows with the same key, ascending; at most 24 bytes a row beside keys (n,)."""
+    """Return the first of all rows with the same key, ascending; at most 26 bytes a row beside keys (n,)."""
     order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    is_first = np.ones(len(keys), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
-    del ordered
-    first = order[is_first]
-    first.sort()
-    return first
+    repeats = keys[order[1:]] == keys[order[:-1]]
+    return np.sort(order[np.append(True, ~repeats)])
 
 
 def _rows_of_candidates(work: Workspace, first: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -133,14 +128,14 @@ def solving_needs(run: RunSize) -> Needs:
     """
     config, shape, m = run.config, run.shape, run.n_columns
     solver, gram, n, n_outputs = config.solver, 8 * m**2, shape.n_train, shape.n_outputs
-    moves, scoring, pieces = moves_needs(run), 0, n_outputs
+    moves, scoring = moves_needs(run), 0
     calibrates = config.statistics.hold_out > 0
     if calibrates or (solver.penalty == "auto" and not solver.selects):
         scoring = memory_of(row_grid("train", n, m), run)
     if calibrates:
         scoring += CALIBRATION_BYTES * n_calibrating(n, n_outputs, config.statistics.hold_out) * (n_outputs + 2)
     if solver.selects:
-        pieces, chosen = 1, min(forward_most(solver.n_selected, m), m)
+        chosen = min(forward_most(solver.n_selected, m), m)
         memory = max(2 * gram + 8 * chosen * m + 8 * CHOSEN_GRAMS * chosen**2, scoring)
     elif solver.penalty == NO_PENALTY:
         memory = RIDGE_GRAMS * gram + scoring
@@ -150,5 +145,5 @@ def solving_needs(run: RunSize) -> Needs:
     memory, disk = max(memory, moves.memory), 16 * n_outputs * m + moves.disk
     if is_in_rounds(config, n):
         pricing = pricing_needs(run)
-        return Needs(pricing.pieces, max(pricing.memory, memory), pricing.disk + moves.disk)
-    return Needs(pieces, memory, disk)
+        return Needs(max(pricing.memory, memory), pricing.disk + moves.disk)
+    return Needs(memory, disk)

@@ -5,7 +5,6 @@ their Gram is computed once: between that of the trials and the one that is expe
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from pipeline.solvers.candidate_budget import (
 from pipeline.solvers.held_out_losses import clipped, is_better, log_losses
 from pipeline.solvers.ridge import CalibrationWeights, SplitStatistics, Weights, try_ridges
 from pipeline.work.events import CANDIDATES, STATISTICS
-from storage.arrays import Arrays, as_json
+from storage.arrays import Arrays, as_arrays, as_dataclass, as_json
 
 RIDGE_ERRORS = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out losses
 PATIENCE = 2  # Steps in a row without gain, after which candidates grow no more.
@@ -35,7 +34,7 @@ STEEPNESS = 0.15  # A width halves so many times where the candidates double (ma
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A fit of so many candidates, and how it does on held-out rows."""
+    """A fit of so many candidates, and how it does on held-out rows; arrays are empty where none can be computed."""
 
     size: int
     ridges: NDArray[np.float64]  # (r, 2): fractions of the diagonal, and mean losses
@@ -46,6 +45,12 @@ class Judged:
     def loss(self) -> float:
         """The mean loss at the best ridge: squared, or of classes the log loss at the best temperature."""
         return float(self.ridges[:, 1].min(initial=np.inf))
+
+    def is_worse_than(self, other: "Judged", n_different: float) -> bool:
+        """Return whether another fit loses less, by more than chance explains."""
+        if len(self.losses) and len(other.losses):
+            return is_better(self.losses, other.losses, other.weights, n_different)
+        return other.loss < self.loss
 
 
 def grow_candidates(work: Workspace) -> None:
@@ -101,7 +106,7 @@ class _Growth:
         kept, without = self._judged(0), 0
         for step in range(1, len(self._sizes)):
             found = self._judged(step)
-            kept, without = (found, 0) if self._is_better(kept, found) else (kept, without + 1)
+            kept, without = (found, 0) if kept.is_worse_than(found, self._n_different) else (kept, without + 1)
             if without == PATIENCE:
                 break
         if without:
@@ -114,11 +119,10 @@ class _Growth:
     def _judged(self, step: int) -> Judged:
         self._step, size = step, self._sizes[step]
         name = f"passes/{STATISTICS}/judged-{size}.npz"
-        arrays = self._work.store.once(name, partial(self._judge, step))
-        found = Judged(size, *(np.array(arrays[name]) for name in ("ridges", "losses", "weights")))
+        found = as_dataclass(self._work.store.once(name, lambda: as_arrays(self._judge(step))), Judged)
         if found.ridges.size:
             self._ridge = round(np.log10(found.ridges[found.ridges[:, 1].argmin(), 0]))
-        loss = f"{'mean squared error' if self._is_regression else 'log loss'} {found.loss:.6g}"
+        loss = f"{'log loss' if self._work.shape.classes else 'mean squared error'} {found.loss:.6g}"
         words = f"{size} candidates, sigma2 {self.sigma2:.4g}: held-out {loss}"
         self._work.events.log(words, candidates=size, sigma2=self.sigma2, hold_out_error=found.loss)
         return found
@@ -141,7 +145,7 @@ class _Growth:
         name = f"{STATISTICS}/{size}"
         rows = replace(self._work.row_task, sigma2=self.sigma2)
         task = statistics_pass(rows, (FIT, HELD_OUT), size, n_kept=n_kept)
-        parts = statistics_by_part(self._work.runner.add_up(STATISTICS, task, name, f"{size} candidates"))
+        parts = statistics_by_part(self._work.runner.add_up(task, name, f"{size} candidates"))
         self._work.store.drop(f"passes/{name}")
         fit, held_out = (
             joined(old[number] if old else None, np.arange(n_kept), parts.pop(part))
@@ -150,15 +154,11 @@ class _Growth:
         self._in_memory = step, (fit, held_out)
         return fit, held_out
 
-    @property
-    def _is_regression(self) -> bool:
-        return self._work.shape.task == "regression"
-
-    def _judge(self, step: int) -> Arrays:
+    def _judge(self, step: int) -> Judged:
         size, (fit, held_out) = self._sizes[step], self._statistics(step)
         errors, of_fractions = try_ridges(fit, held_out, start=self._ridge, intercept=self._work.intercept)
         if not errors:
-            return {name: np.empty(shape) for name, shape in (("ridges", (0, 2)), ("losses", 0), ("weights", 0))}
+            return Judged(size, np.empty((0, 2)), np.empty(0), np.empty(0))
         best = int(np.argmin([error for _, error in errors]))
         fractions = [fraction for fraction, _ in errors[max(best - 1, 0) : best + 2]]  # clipping may prefer another
         weights = [of_fractions[fraction] for fraction in fractions]
@@ -170,28 +170,19 @@ class _Growth:
         task = replace(self._work.row_task, sigma2=self.sigma2)
         name = f"{STATISTICS}/held-out"
         decision, truth, counts, _ = held_out_decisions(
-            self._work, task, CalibrationWeights(every), STATISTICS, name, "held-out rows"
+            self._work, task, CalibrationWeights(every), name, "held-out rows"
         )
         self._work.store.drop(f"passes/{name}")
         of_ridges = np.split(decision, len(fractions), axis=1)
         losses = [self._losses(of_ridge, truth, counts) for of_ridge in of_ridges]
         means = [float(np.average(of_ridge, weights=counts)) for of_ridge in losses]
-        return {
-            "ridges": np.column_stack([fractions, means]),
-            "losses": losses[int(np.argmin(means))],
-            "weights": counts,
-        }
+        return Judged(size, np.column_stack([fractions, means]), losses[int(np.argmin(means))], counts)
 
     def _losses(
         self, decision: NDArray[np.float64], truth: NDArray[np.int64], counts: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         facts, shape = self._work.facts, self._work.shape
-        if not self._is_regression:
+        if shape.classes:
             return log_losses(decision, truth, counts, self._n_different)
         predicted = clipped(decision, facts.limits)
         return np.asarray(np.square(predicted - facts.encoded(truth, shape)).sum(axis=1))
-
-    def _is_better(self, before: Judged, after: Judged) -> bool:
-        if not (len(before.losses) and len(after.losses)):
-            return after.loss < before.loss
-        return is_better(before.losses, after.losses, after.weights, self._n_different)

@@ -33,7 +33,7 @@ from pipeline.kernels.exact_sums import ExactSums, ForEach
 from pipeline.kernels.gram_statistics import GramStatistics, joined, statistics_by_part
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
-from pipeline.work.events import SOLVE, STATISTICS
+from pipeline.work.events import STATISTICS
 from pipeline.work.store import ColumnStore
 from storage.arrays import Arrays, Stored, as_arrays
 
@@ -203,7 +203,7 @@ def grow(
     with work.events.timed_as(STATISTICS):
         before = previous.columns if previous else NO_COLUMNS
         columns, new = add_columns(work, name, before, stay, admitted)
-        with work.events.status(STATISTICS, STORING):
+        with work.events.status(STORING):
             sums = joined(previous.statistics if previous else None, stay, new)
             sums.check_range()
             work.store.put(name_of(name), as_arrays(sums) | as_arrays(columns))
@@ -228,7 +228,7 @@ def add_columns(
         partial(no_sums, (ALL,), n_columns, largest, files.blocks, n_stay),
         (n_stay, largest, COLUMNS_TILE, GRAM_TILE),
     )
-    return columns, statistics_by_part(work.runner.add_up(STATISTICS, task, name))[ALL]
+    return columns, statistics_by_part(work.runner.add_up(task, name))[ALL]
 
 
 def _open_columns(files: ColumnBlocks, given: Stored) -> AddPiece[ExactSums]:
@@ -277,7 +277,7 @@ def compute_residuals(
         opened = partial(_open_weights, files, work.store.put(f"passes/{name}/weights.npz", arrays))
         blocks = replace(files.blocks, n_columns=len(columns.members), sums_bytes=0)
         task = block_pass(files.rows, blocks, opened, BlockValues, (), features="none")
-        return {RESIDUALS: work.runner.add_up(SOLVE, task, name, RESIDUALS).in_order(RESIDUALS)}
+        return {RESIDUALS: work.runner.add_up(task, name, RESIDUALS).in_order(RESIDUALS)}
 
     return np.asarray(work.store.once(f"passes/{name}/residuals.npz", make)[RESIDUALS])
 
@@ -309,4 +309,4 @@ def growth_needs(run: RunSize) -> Needs:
     streaming = gram // 4 + memory_of(replace(blocks, sums_bytes=rows), run) + kept
     joining = gram + gram // 4 + rows
     disk = (2 + workers.processes) * gram + (gram if run.config.solver.intercept else 0)
-    return Needs(run.pieces(blocks), max(streaming, joining), disk)
+    return Needs(max(streaming, joining), disk)

@@ -28,15 +28,14 @@ from pipeline.fit.row_blocks import (
     memory_of,
     row_grid,
 )
-from pipeline.fit.statistics import FIT, HELD_OUT, MEMBERS, statistics_blocks, statistics_pass
+from pipeline.fit.statistics import FIT, HELD_OUT, statistics_at, statistics_blocks
 from pipeline.fit.workspace import FinalWeights, Workspace
 from pipeline.kernels.exact_sums import ExactSum, ExactSums, ForEach
-from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, statistics_by_part
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds
 from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.solvers.lbfgs import NUMBER_BYTES, Curvature, next_point
 from pipeline.solvers.ridge import RIDGES, CalibrationWeights, Refit, Weights, least_squares, refit, ridge_summary
-from pipeline.work.events import SOLVE
 from storage.arrays import Arrays, Stored, as_arrays, as_dataclass
 
 NAME, TRIALS = "moves", "passes/moves-trials"
@@ -168,7 +167,7 @@ class _Mover:
         arrays = {"points": self._rounded(state.points), "weights": state.weights, "intercept": state.intercept}
         given = self._work.store.put(f"passes/{name}/input.npz", arrays)
         task = gradient_pass(self._task, given, arrays["points"])
-        sums = self._work.runner.add_up(SOLVE, task, name, self._words(state.step + 1, state))
+        sums = self._work.runner.add_up(task, name, self._words(state.step + 1, state))
         self._work.store.drop(f"passes/{name}")
         gradient = gradient_of(self._task, sums, arrays)
         curvature, none = state.curvature, np.empty(0)
@@ -238,9 +237,7 @@ class _Mover:
 
     def statistics(self, points: NDArray[np.floating], words: str) -> dict[str, GramStatistics]:
         name = f"moves-statistics-{_digest(points)}"
-        members = self._work.store.put(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
-        task = statistics_pass(self._task, (FIT, HELD_OUT), len(points), members=members)
-        parts = statistics_by_part(self._work.runner.add_up(SOLVE, task, name, words))
+        parts = statistics_at(self._work, name, (FIT, HELD_OUT), words, points=self._rounded(points))
         self._work.store.drop(f"passes/{name}")
         return parts
 
@@ -277,7 +274,7 @@ class _Mover:
         return np.ascontiguousarray(points, dtype=self._dtype)
 
     def _save(self, state: Moving) -> None:
-        self._checkpoints.save(2 * state.step + bool(state.gradient.size), as_arrays(state), {})
+        self._checkpoints.save(as_arrays(state), {})
 
 
 def moves_needs(run: RunSize) -> Needs:
@@ -287,12 +284,12 @@ def moves_needs(run: RunSize) -> Needs:
     """
     n, m, d = run.shape.n_train, n_moving(run), run.shape.n_features
     if not m:
-        return Needs(0, 0, 0)
+        return Needs(0, 0)
     statistics, gradient = statistics_blocks(n, m, 2), gradient_blocks(n, m, d)
     passes = max(memory_of(statistics, run) + 2 * statistics.sums_bytes, memory_of(gradient, run))
     sums = run.workers.processes * 8 * m * (d + 2 * m)
     descent = NUMBER_BYTES * m * d
-    return Needs(1, passes + descent, 2 * descent + sums)
+    return Needs(passes + descent, 2 * descent + sums)
 
 
 def n_moving(run: RunSize) -> int:

@@ -24,11 +24,10 @@ from pipeline.fit.workspace import Workspace
 from pipeline.kernels.exact_sums import ExactSum, ForEach
 from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
-from pipeline.runtime import progress, stopping
+from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.solvers.problem import Certificate, Problem, certify, gap_safe_screen
 from pipeline.solvers.ridge import Weights
-from pipeline.work.events import SOLVE
 from storage.arrays import Stored
 
 TILE_ROWS = 2048  # of a tile, and its candidates: work for many, while reading both sides is little beside it
@@ -87,7 +86,7 @@ def correlate(
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
     bounds = (*_largest_terms(largest, residuals).tolist(), largest.weight)
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
-    with work.events.status(SOLVE, "storing the residuals"):
+    with work.events.status("storing the residuals"):
         arrays = {"residuals": np.hstack([residuals, counts]), "candidates": candidates[order]}
         given = work.store.put(f"passes/{name}/input", arrays)
         digests = map(digest_rows, arrays.values())  # other blocks of the round are priced under the same name
@@ -102,10 +101,9 @@ def correlate(
         (tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds, *digests),
         sums_bytes=8 * math.prod(shape),
         threads_a_piece=-(-TILE_ROWS // COLUMNS_TILE),
-        counts=True,
     )
     total = np.empty(shape)
-    total[order] = work.runner.add_up(SOLVE, task, name, "correlations of the candidates", unit="").values()
+    total[order] = work.runner.add_up(task, name, "correlations of the candidates", unit="").values()
     return total[:, :-1], total[:, -1], sum(map(tiles.size, range(tiles.n_tiles)))
 
 
@@ -137,7 +135,6 @@ def _open_tiles(task: RowTask, given: Stored, tiles: Tiles) -> AddPiece[ExactSum
             total.add(sums, candidates)
             if mirrored:
                 total.add(K @ residuals[candidates], of_line)
-            progress.advance(K.size)
 
     return add
 
@@ -164,7 +161,7 @@ def pricing_needs(run: RunSize) -> Needs:
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
     kept = (8 + run.itemsize) * workers.threads * kept_blocks(n, n_columns).block_rows * n_columns
     memory = 8 * n_columns**2 + max(workers.threads * tile + (groups + 5) * values, kept + 2 * values)
-    return Needs(tiles * (tiles + 1) // 2, memory, 2 * (workers.processes + 2) * values)
+    return Needs(memory, 2 * (workers.processes + 2) * values)
 
 
 def _largest_terms(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.float64]:

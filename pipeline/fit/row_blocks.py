@@ -19,7 +19,7 @@ from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
-from storage.arrays import Stored
+from storage.arrays import Arrays, Stored
 
 MOST_ROWS = 2048  # of a block: longer ones are no faster
 MOST_VALUES = 2**24  # of a block of columns
@@ -77,6 +77,10 @@ class RowTask:
 
     def kernel_at(self, points: NDArray[np.floating]) -> Kernel:
         return self.kernel(points, self.sigma2, np.dtype(self.precision).type)
+
+    def kernel_in(self, arrays: Arrays) -> Kernel:
+        """Return the kernel of the "points" (m, d) among arrays, or else of the candidates "columns" (m,)."""
+        return self.kernel_at(arrays["points"]) if "points" in arrays else self.kernel_of(arrays["columns"])
 
 
 @dataclass(frozen=True)
@@ -141,16 +145,10 @@ class RunSize:
         """Bytes of a kernel value."""
         return np.dtype(value_dtype(self.config, self.shape)).itemsize
 
-    def pieces(self, blocks: RowGrid) -> int:
-        """Return the pieces of a pass of statistics: blocks, or tiles of them where threads share out each block."""
-        tiles = -(-blocks.n_columns // GRAM_TILE) if self.workers.in_one_process else 1
-        return blocks.n_blocks * tiles * (tiles + 1) // 2
-
 
 class Needs(NamedTuple):
     """What a stage needs: bytes of memory beside that of the processes, of all of them, and bytes of disk."""
 
-    pieces: int  # of its work that do not wait for each other: as many workers find something to do
     memory: int
     disk: int
 
@@ -175,12 +173,11 @@ def block_pass(
     empty: Callable[[], S],
     key: tuple[object, ...],
     *,
-    counts: bool = False,
     features: FeaturesOf = "all",
 ) -> RowPass[S]:
     """Return a pass over blocks of rows, each a piece.
 
-    opened, empty, counts : as of `RowPass`
+    opened, empty : as of `RowPass`
     key : what determines the sums beside the blocks
     features : of which rows blocks have them
     """
@@ -190,11 +187,10 @@ def block_pass(
         empty=empty,
         size=blocks.size,
         n_pieces=blocks.n_blocks,
-        run_length=run_length(rows, blocks),
+        run_length=max(read_rows(rows.shape) // blocks.block_rows, 1),  # of some chunks of the store
         grid=(blocks, *key),
         sums_bytes=blocks.sums_bytes,
         threads_a_piece=blocks.threads_a_piece,
-        counts=counts,
     )
 
 
@@ -224,11 +220,6 @@ def stream_blocks(
         block = grid.rows(range(number, number + 1))
         cut = whole.cut(slice(block.start - rows.start, block.stop - rows.start))
         yield number, cut._replace(number=number, start=block.start)
-
-
-def run_length(task: RowTask, grid: RowGrid) -> int:
-    """Return how many blocks are best read together: some chunks of the store."""
-    return max(read_rows(task.shape) // grid.block_rows, 1)
 
 
 def read_rows(shape: FeatureShape) -> int:

@@ -18,7 +18,6 @@ from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.ridge import CalibrationWeights, refit, ridge_summary
-from pipeline.work.events import SOLVE
 from pipeline.work.store import TaskCheckpoints
 from storage.arrays import Arrays, Stored, as_dataclass
 
@@ -53,13 +52,13 @@ def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
 
 def _chosen(work: Workspace) -> Arrays:
     names, size = [name_of(part) for part in (FIT, ALL)], work.config.solver.n_selected
-    with work.events.status(SOLVE, "checking the statistics"):
+    with work.events.status("checking the statistics"):
         n_candidates = [statistics_of(work, name) for name in names][-1].n_centers
     items = {f"solutions/{ALL}-selection.npz": tuple(work.store.stored(name) for name in names)}
     # Choosing takes a time that grows with the square of the number, and is done twice.
     n_steps = 2 * greedy.forward_most(size, n_candidates) ** 2
     choosing = partial(choose, size, work.intercept)
-    (found,) = work.runner.compute(SOLVE, choosing, items, unit="", size=lambda _: n_steps)
+    (found,) = work.runner.compute(choosing, items, unit="", size=lambda _: n_steps)
     return found
 
 

@@ -14,17 +14,15 @@ from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
 from pipeline.errors import InvalidDataError
-from pipeline.fit.held_out import held_out_pass
-from pipeline.fit.row_blocks import RowBlock, RowTask
+from pipeline.fit.held_out import held_out_decisions
 from pipeline.fit.statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.fit.workspace import Workspace
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
 from pipeline.solvers.problem import InvalidProblemError, problem_of
-from pipeline.solvers.ridge import Weights, refit
+from pipeline.solvers.ridge import CalibrationWeights, Weights, refit
 from pipeline.solvers.solve import Record, SolverOptions, SolverState, penalty_max, search_penalties, solve, warm_state
-from pipeline.work.events import SOLVE
-from pipeline.work.runner import WHICH
+from pipeline.work.runner import RECORDS, WHICH, note_of
 from pipeline.work.store import TaskCheckpoints
 from storage.arrays import Arrays, Stored, as_arrays, as_dataclass, as_json, from_json
 
@@ -77,7 +75,6 @@ def solve_outputs(
         number=number,
     )
     found = work.runner.compute(
-        SOLVE,
         partial(solve_output, task),
         {solution_name(name + _suffix(number), output): output for output in range(work.shape.n_outputs)},
         unit="solves",
@@ -110,7 +107,7 @@ def solution_name(name: str, output: int) -> str:
 
 
 def solve_output(task: SolveTask, output: int, checkpoints: TaskCheckpoints) -> Arrays:
-    """Return weights and summary of an output, from the last checkpoint on."""
+    """Return weights, summary and records of an output, from the last checkpoint on."""
     started = time.perf_counter()
     try:
         problem = problem_of(as_dataclass(task.statistics.read(mapped=True), GramStatistics), output, task.penalty)
@@ -148,6 +145,7 @@ def solve_output(task: SolveTask, output: int, checkpoints: TaskCheckpoints) -> 
         "weights": solution.weights[active],
         "penalty": np.array(task.penalty),
         SUMMARY: as_json(summary),
+        RECORDS: as_json([done.facts | asdict(record) for record in solution.state.records]),
     }
 
 
@@ -156,7 +154,7 @@ def _name(work: Workspace, part: str) -> str:
 
 
 def _prepare_statistics(work: Workspace, part: str) -> str:
-    with work.events.status(SOLVE, "checking the statistics"):
+    with work.events.status("checking the statistics"):
         statistics, name = statistics_of(work, name_of(part)), _name(work, part)
         if name != part:
             work.store.once(name_of(name), lambda: as_arrays(statistics.centred()), mapped=True)
@@ -174,21 +172,20 @@ class SolveProgress:
         self, checkpoints: TaskCheckpoints, penalty: float, facts: dict[str, Any], number: int | None = None
     ) -> None:
         self._checkpoints, self._penalty = checkpoints, penalty
-        self._facts = {**facts, "penalty": penalty, WHICH: "" if number is None else str(number + 1)}
+        self.facts = {**facts, "penalty": penalty, WHICH: "" if number is None else str(number + 1)}
         self.state: SolverState | None = None
         checkpoint = checkpoints.load()
         if checkpoint is not None and checkpoint.facts["penalty"] == penalty:
             self.state = SolverState.from_arrays(checkpoint.arrays, checkpoint.facts["state"])
-            for record in self.state.records:
-                checkpoints.add_record(self._facts | asdict(record))
 
     def on_record(self, record: Record, state: SolverState) -> None:
         """Hand on a record; save the state where a checkpoint is due. Raises StoppedError, after saving, on request."""
-        self.state = state
-        self._checkpoints.add_record(self._facts | asdict(record))
+        self.state, facts = state, self.facts | asdict(record)
+        self._checkpoints.add_record(facts)
+        progress.advance(0.0, note_of(facts))
         if self._checkpoints.is_due():
             arrays, scalars = state.to_arrays()
-            self._checkpoints.save(state.iterations, arrays, {"penalty": self._penalty, "state": scalars})
+            self._checkpoints.save(arrays, {"penalty": self._penalty, "state": scalars})
             stopping.check()  # what is asked for after this look is seen at the next record: nothing ends unsaved
 
     def is_exhausted(self) -> bool:
@@ -254,16 +251,10 @@ def _held_out_error(work: Workspace, table: NDArray[np.float64], number: int) ->
     name = f"path-{number}"
 
     def make() -> Arrays:
-        weights, words = vars(final.named(work.candidates)), "errors of the penalty"
-        wrong = held_out_pass(work, work.row_task, weights, _misclassified, SOLVE, name, words).in_order("wrong")
-        return {"errors": np.asarray(wrong.sum(axis=0) / held_out.weight_sum)}
+        tried, words = CalibrationWeights(final.named(work.candidates)), "errors of the penalty"
+        decision, truth, counts, _ = held_out_decisions(work, work.row_task, tried, name, words)
+        return {"error": np.average(labels_from_decision(decision, work.shape.task) != truth, weights=counts)}
 
-    errors = work.store.once(f"solutions/{name}-errors.npz", make)["errors"]
+    error = float(work.store.once(f"solutions/{name}-error.npz", make)["error"])
     work.store.drop(f"passes/{name}")
-    return float(errors[0])
-
-
-def _misclassified(task: RowTask, block: RowBlock, decision: NDArray[np.float64]) -> Arrays:
-    """Return how many rows decision values (rows, T) misclassify, by weight: "wrong" (1, 1)."""
-    predicted, truth = (labels_from_decision(values, task.shape.task) for values in (decision, block.targets))
-    return {"wrong": np.array([[float(block.counts @ (predicted != truth))]])}
+    return error

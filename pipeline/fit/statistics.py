@@ -1,7 +1,7 @@
 """Stage 3: sufficient statistics of the kernel columns (mathematics.md, eqs. 7 and 8), in one pass over the rows."""
 
-from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,9 @@ from pipeline.config.train_config import what_needs_held_out_rows
 from pipeline.fit.row_blocks import Needs, RowBlock, RowGrid, RowTask, RunSize, block_pass, memory_of, row_grid
 from pipeline.fit.workspace import Workspace
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.exact_sums import AnyTile, ExactSums, ForEach
+from pipeline.kernels.exact_sums import ExactSums, ForEach
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, statistics_by_part
 from pipeline.kernels.kernel_functions import COLUMNS_TILE
-from pipeline.runtime import progress
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.work.events import STATISTICS
 from storage.arrays import Stored, as_arrays, as_dataclass
@@ -29,11 +28,11 @@ def accumulate_statistics(work: Workspace) -> None:
             return  # nothing reads them any more, and a finished run has none
         if work.in_rounds:
             return  # the solve stage computes them, for the columns it needs
-        with work.events.status(STATISTICS, "checking those of an earlier session"):
+        with work.events.status("checking those of an earlier session"):
             is_done = work.store.get(name_of(ALL), mapped=True) is not None
         if not is_done:
             task = statistics_pass(work.row_task, (FIT, HELD_OUT), work.n_candidates)
-            parts = statistics_by_part(work.runner.add_up(STATISTICS, task, STATISTICS))
+            parts = statistics_by_part(work.runner.add_up(task, STATISTICS))
             names = (FIT, HELD_OUT, ALL) if what_needs_held_out_rows(work.config) else ("", "", ALL)
             commit_parts(work, parts.pop(FIT), parts.pop(HELD_OUT), names)
         work.store.drop(f"passes/{STATISTICS}")
@@ -50,7 +49,7 @@ def commit_parts(work: Workspace, fit: GramStatistics, held_out: GramStatistics,
     A resumed run takes the last as a sign that the others are there. `fit` is overwritten: `held_out` is added to it in
     place.
     """
-    with work.events.status(STATISTICS, STORING):
+    with work.events.status(STORING):
         for name, statistics in zip(names, (fit, held_out), strict=False):
             if name:
                 work.store.put(name_of(name), as_arrays(statistics))
@@ -68,21 +67,18 @@ def statistics_of(work: Workspace, name: str) -> GramStatistics:
 
 
 def statistics_at(
-    work: Workspace,
-    stage: str,
-    name: str,
-    members: NDArray[np.int64],
-    parts: tuple[str, ...],
-    words: str = "",
+    work: Workspace, name: str, parts: tuple[str, ...], words: str, **members: NDArray[Any]
 ) -> dict[str, GramStatistics]:
-    """Return the statistics of the candidates `members` (m,), by part: one pass, for which they are committed."""
-    stored = work.store.put(f"passes/{name}/{MEMBERS}", {"members": members})
-    task = statistics_pass(work.row_task, parts, len(members), members=stored)
-    return statistics_by_part(work.runner.add_up(stage, task, name, words))
+    """Return the statistics of some columns by part: one pass for the solves.
+
+    members : "columns" (m,), candidates by row, or "points" (m, d)
+    """
+    stored, (columns,) = work.store.put(f"passes/{name}/members.npz", members), members.values()
+    task = statistics_pass(work.row_task, parts, len(columns), members=stored)
+    return statistics_by_part(work.runner.add_up(task, name, words))
 
 
 FIT, HELD_OUT, ALL = "fit", "hold_out", "all"
-MEMBERS = "members.npz"
 
 
 def statistics_pass(
@@ -96,7 +92,7 @@ def statistics_pass(
     """Return a pass that adds up the statistics of some columns, by part.
 
     parts : FIT and HELD_OUT, one of them, or ALL
-    n_columns, members : how many columns, and what holds the "members", candidates by row, or the "points" (m, d) that
+    n_columns, members : how many columns, and what holds the "columns", candidates by row, or the "points" (m, d) that
         they are of; None: the first candidates, where the features of all are committed with them
     n_kept : of the columns have a Gram: only the products with the others are added up
     """
@@ -105,10 +101,9 @@ def statistics_pass(
     return block_pass(
         rows,
         blocks,
-        partial(_block_of_columns, rows, blocks, parts, n_columns, members),
+        partial(_block_of_columns, rows, parts, n_columns, members),
         partial(no_sums, parts, n_columns, largest, blocks, n_kept),
         key,
-        counts=True,
         features="held-out" if parts == (HELD_OUT,) else "all",
     )
 
@@ -128,7 +123,7 @@ def statistics_needs(run: RunSize) -> Needs:
     gram, sums = 8 * blocks.n_columns**2, blocks.sums_bytes
     of_parts = sums if what_needs_held_out_rows(run.config) else 0
     memory = max(memory_of(blocks, run), sums + gram)
-    return Needs(run.pieces(blocks), memory, 2 * run.workers.processes * sums + gram + of_parts)
+    return Needs(memory, 2 * run.workers.processes * sums + gram + of_parts)
 
 
 def no_sums(parts: tuple[str, ...], n_columns: int, largest: RowBounds, blocks: RowGrid, n_kept: int = 0) -> ExactSums:
@@ -138,47 +133,25 @@ def no_sums(parts: tuple[str, ...], n_columns: int, largest: RowBounds, blocks: 
 
 
 def _block_of_columns(
-    rows: RowTask, blocks: RowGrid, parts: tuple[str, ...], n_columns: int, members: Stored | None
+    rows: RowTask, parts: tuple[str, ...], n_columns: int, members: Stored | None
 ) -> AddPiece[ExactSums]:
-    """Return what adds a block: its columns are computed once, part after part, so that each has contiguous ones.
-
-    Its rows count as done as its tiles are: a part `of_columns` with the columns, the rest with the sums.
-    """
+    """Return what adds a block: its columns are computed once, part after part, so that each has contiguous ones."""
     if members is None:
         kernel = rows.kernel_at(rows.candidates.read(mapped=True)["X"][:n_columns])
     else:
-        arrays = members.read()
-        kernel = rows.kernel_at(arrays["points"]) if "points" in arrays else rows.kernel_of(arrays["members"])
-    of_columns = rows.shape.n_features / (rows.shape.n_features + n_columns)  # about their part of the time
+        kernel = rows.kernel_in(members.read())
 
     def add(sums: ExactSums, block: RowBlock, each: ForEach) -> None:
-        every, size = np.ones(len(block.X), bool), blocks.size(block.number)
-        rows_of = {FIT: ~block.held_out, HELD_OUT: block.held_out, ALL: every}
+        rows_of = {FIT: ~block.held_out, HELD_OUT: block.held_out, ALL: np.ones(len(block.X), bool)}
         chosen = [np.flatnonzero(rows_of[part]) for part in parts]
         order = np.concatenate(chosen)
         X, order = (block.X, order) if len(order) == len(block.X) else (block.X[order], np.arange(len(order)))
-        columns: np.ndarray = kernel.block(X, order, np.float64, counting(each, of_columns * size))
+        columns: np.ndarray = kernel.block(X, order, np.float64, each)
         first = 0
         for part, of_part in zip(parts, chosen, strict=True):
             span = slice(first, first + len(of_part))
-            counted = counting(each, (1 - of_columns) * size * len(of_part) / max(len(order), 1))
             weights = None if block.weights is None else block.weights[of_part]
-            sums[part].add(columns[span], block.targets[of_part], weights, counted)
+            sums[part].add(columns[span], block.targets[of_part], weights, each)
             first = span.stop
 
     return add
-
-
-def counting(each: ForEach, rows: float) -> ForEach:
-    """Return an `each` that counts rows as done in equal parts, with its tiles: a block of many columns takes long."""
-
-    def counted(function: Callable[[AnyTile], None], tiles: Iterable[AnyTile], /) -> None:
-        waiting = list(tiles)
-
-        def count(tile: AnyTile) -> None:
-            function(tile)
-            progress.advance(rows / len(waiting))
-
-        each(count, waiting)
-
-    return counted

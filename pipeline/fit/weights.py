@@ -30,7 +30,6 @@ from pipeline.solvers.ridge import (
     ridge_summary,
     with_ridge,
 )
-from pipeline.work.events import SOLVE
 
 
 def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
@@ -56,7 +55,7 @@ def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
 
 
 def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
-    with work.events.status(SOLVE, "least squares on all candidates"), _with_advice():
+    with work.events.status("least squares on all candidates"), _with_advice():
         fit, held_out, everything = (statistics_of(work, name_of(part)) for part in (FIT, HELD_OUT, ALL))
         errors = [(fraction, error) for fraction, error in work.choices.get(RIDGE_ERRORS, np.empty((0, 2))).tolist()]
         if not errors:
@@ -112,7 +111,7 @@ def _solved_in_rounds(work: Workspace) -> Solved:
 def _parts(work: Workspace, solved: Solved) -> SplitStatistics:
     if work.in_rounds:
         centers, words = work.candidates[solved.active], "held-out rows at the centers"
-        held_out = statistics_at(work, SOLVE, "final-held-out", centers, (HELD_OUT,), words=words)[HELD_OUT]
+        held_out = statistics_at(work, "final-held-out", (HELD_OUT,), words, columns=centers)[HELD_OUT]
         return solved.statistics - held_out, held_out
     fit, held_out = (statistics_of(work, name_of(part)).cut(solved.active) for part in (FIT, HELD_OUT))
     return fit, held_out

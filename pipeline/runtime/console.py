@@ -2,7 +2,7 @@
 
 Work goes on without a reader, and ends by its own result: an exit code, and one line for the user where that is an
 error. On a terminal and in a notebook the line of a stage is drawn again in place until it stays with its time;
-elsewhere it is written once a minute, and a last time. What is printed meanwhile, also by others, goes above it.
+elsewhere it is written once a minute, and a last time. What a run prints meanwhile goes above it.
 """
 
 import atexit
@@ -16,7 +16,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from typing import Any, TextIO
 
 from features.cell_text import printable
@@ -28,9 +27,18 @@ from storage.files import LIMITS
 _GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe, and a terminal
 LINE_SECONDS = 60.0  # between two lines where none can be drawn again
 DRAW_SECONDS = 0.5  # between two drawings of one
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 _FAILING = (errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EBADMSG)
-_DISK = "see whether the disk is whole and connected, or use a copy elsewhere"
+# Of an error of the system by its number: the exit code, and what to do. Our own errors tell of writing.
+_OF_SYSTEM = {
+    **{number: (ExitCode.UNAVAILABLE, remedy) for number, remedy in LIMITS.items()},
+    **dict.fromkeys(_FAILING, (ExitCode.UNAVAILABLE, "see whether the disk is whole and connected, or use a copy")),
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EROFS), (ExitCode.CANNOT_CREATE, "free some space or choose another disk")
+    ),
+    errno.EFBIG: (ExitCode.CANNOT_CREATE, LIMITS[errno.EFBIG]),
+    errno.ELOOP: (ExitCode.CANNOT_CREATE, "these are links that lead to each other; choose another path"),
+    errno.EAGAIN: (ExitCode.OUT_OF_MEMORY, "allow more processes or memory (ulimit -u, ulimit -v), or lower --workers"),
+}
 
 
 class Console:
@@ -77,44 +85,34 @@ class StageLine:
     ) -> None:
         self._stream, self._stage, self._words, self._last = Console(stream), stage, words, last
         self._in_place = self._stream.isatty() or "ipykernel.zmqshell" in sys.modules  # a notebook
-        self._lock, self._inside = threading.RLock(), ExitStack()
-        self._drawn, self._torn = 0, False  # characters of the line; whether others have begun a line and not ended it
+        self._drawing = repeating(DRAW_SECONDS if self._in_place else LINE_SECONDS, self._draw)
+        self._lock, self._drawn = threading.Lock(), 0  # characters of the line
 
     def __enter__(self) -> "StageLine":
         self._started = time.monotonic()
-        if self._in_place:
-            for redirect, other in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
-                if other.isatty():
-                    self._inside.enter_context(redirect(Above(other, self)))
-        self._inside.enter_context(repeating(DRAW_SECONDS if self._in_place else LINE_SECONDS, self._draw))
+        self._drawing.__enter__()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._inside.close()
-        with self._lock:
-            self._write(self._erased() + ("\n" if self._torn else ""))
-            words = "stopped" if kind else self._last()
-            if self._in_place:
-                self._write(self._fitted(words) + "\n")
-            else:
-                self._write(f"{self._stage}: {words or 'done'}, {self._seconds():.1f} s\n")
+        self._drawing.__exit__(None, None, None)
+        words = "stopped" if kind else self._last()
+        ended = self._fitted(words) if self._in_place else f"{self._stage}: {words or 'done'}, {self._seconds():.1f} s"
+        self.print_above(ended)
 
-    def write_above(self, stream: TextIO | Console, text: str) -> int:
-        """Write text of others to a stream, in place of the line, which is drawn again below a line that they end."""
+    def print_above(self, message: str) -> None:
+        """Print a message in place of the line, which is drawn again below it."""
         with self._lock:
-            self._write(self._erased())
-            self._torn = not text.endswith("\n") if text else self._torn
-            return stream.write(text)
+            self._write(f"{self._erased()}{message}\n")
 
     def _draw(self) -> None:
         words = self._words()
         with self._lock:
             if not self._in_place:
                 self._write(f"{self._stage}: {words}, {self._seconds():.0f} s so far\n")
-            elif not self._torn:
-                line = self._fitted(words)
-                self._write(self._erased() + line)
-                self._drawn = len(line)
+                return
+            line = self._fitted(words)
+            self._write(self._erased() + line)
+            self._drawn = len(line)
 
     def _erased(self) -> str:
         """Return what to write where the line is no longer to be seen: spaces, the one way that a notebook knows."""
@@ -133,19 +131,6 @@ class StageLine:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
-
-
-class Above:
-    """A stream whose text goes above a line."""
-
-    def __init__(self, stream: TextIO | Console, line: StageLine) -> None:
-        self._stream, self._line = stream, line
-
-    def write(self, text: str) -> int:
-        return self._line.write_above(self._stream, text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def answered(work: Callable[[], int | None], *, is_run: bool = False) -> int:
@@ -185,25 +170,22 @@ def _end_silently() -> None:
 def describe(error: BaseException) -> tuple[ExitCode, str]:
     """Return the exit code and the one line for the user that belong to an exception; an unknown one is a bug."""
     line = printable(worded(" ".join(str(error).split()))) or type(error).__name__
-    code = getattr(error, "exit_code", None)
+    code, number = getattr(error, "exit_code", None), getattr(error, "errno", None)
     if code is not None:
         return ExitCode(int(code)), line
     if isinstance(error, UnicodeEncodeError):
         return ExitCode.USAGE, f"{error.object[:80]!r} is not UTF-8; rename the file or folder"
-    # RuntimeError up to Python 3.12
-    if line.startswith("Symlink loop") or getattr(error, "errno", None) == errno.ELOOP:
-        return ExitCode.CANNOT_CREATE, f"{line}: links that lead to each other; choose another path"
     if isinstance(error, PermissionError):
         return ExitCode.CANNOT_CREATE, f"{error.filename}: permission denied; choose a path you have the rights for"
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+    if isinstance(error, OSError) and number == errno.ENAMETOOLONG:
         return ExitCode.USAGE, f"{error.filename!s:.60}...: the name is too long for a file; choose a shorter one"
-    if isinstance(error, OSError) and error.errno in _FULL:
-        return ExitCode.CANNOT_CREATE, f"{line}; {LIMITS.get(error.errno, 'free some space or choose another disk')}"
-    if isinstance(error, OSError) and error.errno in (*LIMITS, *_FAILING):  # of reading: our own errors tell of writing
-        return ExitCode.UNAVAILABLE, f"{line}; {LIMITS.get(error.errno, _DISK)}"
     if isinstance(error, BlockingIOError) or line.startswith("can't start new thread"):  # a fork, a thread
-        limits = "allow more processes, threads or memory (ulimit -u, ulimit -v)"
-        return ExitCode.OUT_OF_MEMORY, f"{line}; {limits}, or lower --workers"
+        number = errno.EAGAIN
+    elif line.startswith("Symlink loop"):  # RuntimeError up to Python 3.12
+        number = errno.ELOOP
+    if number in _OF_SYSTEM:
+        found, remedy = _OF_SYSTEM[number]
+        return found, f"{line}; {remedy}"
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith(("pipeline", "features", "storage")):
         environment = "run `make run` once, then `. .venv/bin/activate`"
         return ExitCode.UNAVAILABLE, f"{error.name} is not installed for {sys.executable}: {environment}"

@@ -313,17 +313,12 @@ def open_remote_client(address: str) -> Iterator[Client]:
 
 def _key() -> Security:
     variables = ", ".join(_KEY_VARIABLES)
-    files: list[str] = []
     try:
         security = Security(require_encryption=True)
-        named = security.get_tls_config_for_role("client")
-        files = [file for name in ("ca_file", "cert", "key") if "\n" not in (file := str(named[name]))]  # no PEM itself
-        if named["ca_file"] and named["cert"]:
-            security.get_connection_args("client")
+        if security.get_connection_args("client")["ssl_context"] is not None:
             return security
     except (OSError, ValueError, TypeError, RuntimeError) as error:  # OSError: those of TLS too
-        found = f" ({', '.join(files)})" if files else ""
-        raise ConfigError(f"the key of a tls:// scheduler, in {variables}{found}: {error}") from None
+        raise ConfigError(f"cannot read the key of a tls:// scheduler from {variables}: {error}") from None
     raise ConfigError(f"a tls:// scheduler needs a key: name its files in {variables}")
 
 

@@ -8,7 +8,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -21,7 +20,6 @@ from threadpoolctl import threadpool_limits
 
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import processor_limit
-from storage.errors import CannotWriteError
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -58,13 +56,12 @@ class Executor:
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 
-        Raises StoppedError between two where the run is asked to stop; tasks beside the caller learn it by the lease.
+        Raises StoppedError between two where the run is asked to stop; tasks in other processes learn it by the lease.
         """
         if self.workers == 1:
             yield from (run_item(function, item) for item in items)
             return
-        lease = None if lease_file is None else stopping.Lease.next(lease_file)
-        stop = stopping.Stop(lease, above=stopping.current())
+        stop = stopping.Stop(above=stopping.current())
         pool, results, waiting, under_way = ThreadPool(self.workers), SimpleQueue[Any](), iter(items), 0
         try:
             while True:
@@ -82,9 +79,7 @@ class Executor:
                     raise result
                 yield result
         finally:
-            if under_way and lease_file is not None:
-                with suppress(CannotWriteError):  # a full disk ends them as well
-                    stopping.Lease.next(lease_file)
+            stop.reason = "its driver"
             deadline = time.monotonic() + stopping.SAVE_SECONDS
             while results.qsize() < under_way and time.monotonic() < deadline:
                 time.sleep(stopping.POLL_SECONDS)

@@ -33,7 +33,6 @@ class Progress:
     total: float
     unit: str = ""  # the word for what is counted; empty: a share
     words: str = ""  # what is being done
-    note: str = ""  # the state of the work
     seconds_left: float | None = None
 
     def text(self) -> str:
@@ -42,7 +41,6 @@ class Progress:
             "" if self.seconds_left is None else f"{duration(self.seconds_left)} left",
             f"{self.done:.0f} of {self.total:.0f} {self.unit}" if self.unit else "",
             self.words,
-            self.note,
         )
         return ", ".join(filter(None, told))
 
@@ -109,16 +107,14 @@ class Watch:
 
     folder : where tasks of other processes leave their reports
     sizes : of each item, how much of the `unit` that is counted it has
-    words, note : shown while no task has any of its own; a function that returns a few words on the state of the work
+    words : shown while no task has any of its own
     """
 
-    def __init__(
-        self, folder: Path, sizes: Sequence[float], unit: str, words: str = "", note: Callable[[], str] = str
-    ) -> None:
+    def __init__(self, folder: Path, sizes: Sequence[float], unit: str, words: str = "") -> None:
         self._folder, self._unit, self._here = folder, unit, _Here()
         # Part of the names of files is drawn: a late task of an earlier call, or of a killed session, is none of these.
         self._files = str(folder / os.urandom(8).hex())
-        self._words, self._note = words, note
+        self._words = words
         self._sizes, self._done, self._total = dict(enumerate(sizes)), 0.0, float(sum(sizes))
         self._began = self._moved = time.monotonic()
         self._last = 0.0  # what was done when it moved
@@ -153,7 +149,7 @@ class Watch:
         said = [words for _, _, words in reports if words]
         words = next(iter(said), self._words)
         done = min(self._done + under_way, self._total)
-        return Progress(done, self._total, self._unit, words, self._note(), self._seconds_left(done))
+        return Progress(done, self._total, self._unit, words, self._seconds_left(done))
 
     def _seconds_left(self, done: float) -> float | None:
         """Return the seconds left at the pace so far, which fall while nothing moves; None before enough is done."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
@@ -63,7 +64,6 @@ class RowPass(Generic[S]):
     grid: tuple[object, ...]  # determines pieces and bounds: committed sums of another grid are made anew
     sums_bytes: int = 0  # of the sums, which threads share if they are large
     threads_a_piece: int = 1  # that find work in one piece
-    counts: bool = False  # whether adding a piece counts it as done, tile by tile
 
 
 class BlockValues:
@@ -235,7 +235,6 @@ class Workers:
     threads: int
     processes: int
     together: int  # least threads that share an accumulator
-    in_one_process: bool = True  # it is this one; else rows are shared out, of a cluster to nobody knows how many
 
     def groups(self, sums_bytes: int, n_pieces: int, threads_a_piece: int = 1) -> int:
         """Return how many accumulators of so many bytes there are, in a pass of so many pieces."""
@@ -291,7 +290,7 @@ def compute_assignment(task: RowPass[S], assignment: Assignment) -> AssignmentRe
         left = [piece for piece in assignment.pieces.tolist() if piece not in total.pieces]
         threads, n_pieces = assignment.process.threads, len(assignment.pieces)
         n_groups = n_groups_of(threads, assignment.together, n_pieces, task.threads_a_piece)
-        waiting = _Waiting(left, task.run_length, n_groups)
+        waiting = _runs_of(left, task.run_length, n_groups)
         teams = [stack.enter_context(open_team(len(team))) for team in np.array_split(np.arange(threads), n_groups)]
         stops = list[bool]()
         leaders = stack.enter_context(open_team(len(teams)))
@@ -347,59 +346,47 @@ def combine(task: RowPass[S], folder: Path, results: Sequence[AssignmentResult[S
     return total.sums
 
 
-class _Waiting:
-    def __init__(self, pieces: list[int], run_length: int, n_groups: int) -> None:
-        self._pieces, self._lock = pieces, threading.Lock()
-        self._run_length, self._n_groups = run_length, n_groups
-        self.closed = False
-
-    def __len__(self) -> int:
-        return len(self._pieces)
-
-    def take(self) -> range:
-        """Return some pieces in a row: fewer at the end, so that the groups end together."""
-        with self._lock:
-            if self.closed:
-                return range(0)
-            most = min(self._run_length, max(len(self._pieces) // (4 * self._n_groups), 1), len(self._pieces))
-            first = self._pieces[0] if most else 0
-            count = next((i for i in range(1, most) if self._pieces[i] != first + i), most)
-            del self._pieces[:count]
-            return range(first, first + count)
-
-    def give_back(self, pieces: Sequence[int]) -> None:
-        with self._lock:
-            self._pieces = sorted([*self._pieces, *pieces])
+def _runs_of(pieces: Sequence[int], run_length: int, n_groups: int) -> deque[range]:
+    """Return sorted pieces as runs of consecutive ones: shorter runs at the end, so that the groups end together."""
+    runs, first = deque[range](), 0
+    while first < len(pieces):
+        most = min(run_length, max((len(pieces) - first) // (4 * n_groups), 1))
+        start = pieces[first]
+        count = next((i for i in range(1, most) if pieces[first + i] != start + i), most)
+        runs.append(range(start, start + count))
+        first += count
+    return runs
 
 
 def _add_until(
-    task: RowPass[S], add: AddPiece[S], waiting: _Waiting, part: Committed[S], each: ForEach, deadline: float
+    task: RowPass[S], add: AddPiece[S], waiting: deque[range], part: Committed[S], each: ForEach, deadline: float
 ) -> bool:
     """Add pieces, one at least, until there are no more or the deadline; return whether the run was asked to stop."""
-    while pieces := waiting.take():
-        left = list(pieces)
+    while True:
+        try:
+            left = pieces = waiting.popleft()
+        except IndexError:
+            return False
         try:
             for piece in add_pieces(task, add, pieces, part.sums, each):
                 part.pieces.add(piece)
-                left.remove(piece)
+                left = range(piece + 1, pieces.stop)
                 if time.monotonic() >= deadline:
-                    break
+                    return False
         except StoppedError:
             return True
         except BaseException:
-            waiting.closed = True
+            left = range(0)
+            waiting.clear()  # the other groups end, too
             raise
         finally:
-            waiting.give_back(left)
-        if time.monotonic() >= deadline:
-            break
-    return False
+            if left:
+                waiting.appendleft(left)
 
 
 def add_pieces(task: RowPass[S], add: AddPiece[S], pieces: range, sums: S, each: ForEach) -> Iterator[int]:
     """Read some consecutive pieces and add them to sums; yield the number of each when all of it has been added."""
     for number, piece in task.read(pieces):
         add(sums, piece, each)
-        if not task.counts:
-            progress.advance(task.size(number))
+        progress.advance(task.size(number))
         yield number

@@ -69,6 +69,7 @@ class Stop:
 
     lease : of a task, which stops once it is over
     above : of the work that a task is a part of, in this process
+    deadline : when the time limit ends, by time.monotonic(), as `began` is
     """
 
     lease: Lease | None = None
@@ -90,26 +91,6 @@ class Stop:
         reason = self.requested()
         if reason is not None:
             raise StoppedError(f"stopped by {reason}")
-
-    @contextmanager
-    def limited(self, seconds: float | None) -> Iterator[None]:
-        """Ask for a stop so many seconds after the work began, before `working` at once; None: never."""
-        if seconds is None:
-            yield
-            return
-        self.deadline = self.began + seconds
-        is_timed = threading.current_thread() is threading.main_thread()
-        is_timed &= signal.getsignal(signal.SIGALRM) == signal.SIG_DFL  # else it is somebody else's
-        try:
-            if is_timed:
-                signal.signal(signal.SIGALRM, lambda *_: None if self.is_working else self.check())
-                signal.setitimer(signal.ITIMER_REAL, max(self.deadline - time.monotonic(), 1e-3))
-            yield
-        finally:
-            self.deadline = math.inf
-            if is_timed:
-                signal.setitimer(signal.ITIMER_REAL, 0.0)
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     @contextmanager
     def working(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from features.cell_text import printable
 from pipeline.config.settings import FLAGS, worded
 from pipeline.runtime import stopping
-from pipeline.runtime.console import Above, Console, StageLine
+from pipeline.runtime.console import Console, StageLine
 from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.runtime.progress import Watch, repeating
 from storage.errors import CannotWriteError, StorageError
@@ -61,7 +61,7 @@ class StepEvents:
         """Return a context whose time counts as that of a stage, with its cost."""
         return nullcontext(StageCost())
 
-    def status(self, stage: str, words: str) -> AbstractContextManager[None]:
+    def status(self, words: str) -> AbstractContextManager[None]:
         """Return a context that shows what is done inside, which takes long and cannot be counted."""
         return nullcontext()
 
@@ -108,7 +108,7 @@ class Events(StepEvents):
         self._line: StageLine | None = None  # of the stage under way
         self._words: Callable[[], str] = meter.text  # what its line tells
         self._told = dict[str, dict[str, Any]]()  # how far each stage was told to be
-        self._timed, self._timing = "", threading.Lock()  # the stage that seconds count as; none: empty
+        self.timed, self._timing = "", threading.Lock()  # the stage that seconds count as; none: empty
         self._counted = time.perf_counter(), time.process_time()  # until when they were counted
         self._log, self._metrics = LineFile(layout.log), LineFile(layout.metrics)
 
@@ -131,10 +131,11 @@ class Events(StepEvents):
         self._print(f"warning: {message}")
 
     def _print(self, message: str) -> None:
-        print(printable(message), file=self._above(), flush=True)
-
-    def _above(self) -> Any:  # the line's own stream may go above another line
-        return Above(self._line._stream, self._line) if self._line else self._stream
+        line = self._line
+        if line is None:
+            print(printable(message), file=self._stream, flush=True)
+        else:
+            line.print_above(printable(message))
 
     def record(self, event: str, **facts: Any) -> None:
         self._append(self._log, {"event": event, **facts})
@@ -174,12 +175,11 @@ class Events(StepEvents):
         if self._quiet:
             yield
             return
-        before = self._line
         try:
-            with StageLine(self._above(), name, lambda: self._words()) as self._line:
+            with StageLine(self._stream, name, lambda: self._words()) as self._line:
                 yield
         finally:
-            self._line = before
+            self._line = None
 
     @contextmanager
     def timed_as(self, stage: str) -> Iterator[None]:
@@ -195,25 +195,29 @@ class Events(StepEvents):
         A kill loses no more than the seconds since the last call.
         """
         with self._timing:
-            now, before = (time.perf_counter(), time.process_time()), self._timed
+            now, before = (time.perf_counter(), time.process_time()), self.timed
             if before:
                 cost = self.costs.setdefault(before, StageCost())
                 cost.wall_seconds += now[0] - self._counted[0]
                 cost.cpu_seconds += now[1] - self._counted[1]
-            self._counted, self._timed = now, before if stage is None else stage
+            self._counted, self.timed = now, before if stage is None else stage
             return before
 
     @contextmanager
-    def status(self, stage: str, words: str) -> Iterator[None]:
-        with self.watching(stage, (), "", words):
+    def status(self, words: str) -> Iterator[None]:
+        with self.watching((), "", words):
             yield
 
+    @property
+    def cost(self) -> StageCost:
+        """Of the stage that seconds count as."""
+        return self.costs[self.timed]
+
     @contextmanager
-    def watching(
-        self, stage: str, sizes: Sequence[float], unit: str, words: str, note: Callable[[], str] = str
-    ) -> Iterator[Watch]:
-        """Show how far the items of a stage are, and commit it with the state; see `runtime.progress.Watch`."""
-        with Watch(self._layout.progress, sizes, unit, words, note) as watch:
+    def watching(self, sizes: Sequence[float], unit: str, words: str) -> Iterator[Watch]:
+        """Show how far the items of the stage are, and commit it with the state; see `runtime.progress.Watch`."""
+        stage = self.timed
+        with Watch(self._layout.progress, sizes, unit, words) as watch:
 
             def save() -> None:
                 self._told[stage] = asdict(watch.now())
@@ -224,7 +228,7 @@ class Events(StepEvents):
                 save()
             before, self._words = self._words, lambda: ", ".join(filter(None, (watch.now().text(), self.meter.text())))
             try:
-                with repeating(STATE_SECONDS, save), nullcontext() if self._line else self._shown(stage):
+                with repeating(STATE_SECONDS, save):
                     yield watch
             finally:
                 self._words = before

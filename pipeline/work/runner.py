@@ -5,9 +5,8 @@ old), and the last checkpoint of a solve (checkpoints/NAME.npz). One that is sto
 commits these before it ends; a greedy selection begins anew.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,11 +33,11 @@ from pipeline.runtime.row_pass import (
 )
 from pipeline.work.events import Events
 from pipeline.work.store import RUN, CheckpointsOnDisk, FolderStore, Store, TaskCheckpoints
-from storage.arrays import Arrays, commit, load
-from storage.errors import MissingDataError
-from storage.files import make_folder, read_errors, read_plain, remove_file
+from storage.arrays import Arrays, commit, from_json, load
+from storage.files import make_folder, remove_file
 
 Named = tuple[Path, Item, CheckpointsOnDisk]  # the file of its result
+RECORDS = "records"  # The array with the records of the iterations of an item, as JSON; they are told as metrics.
 WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
 
 
@@ -55,10 +54,10 @@ class Here:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
+    def add_up(self, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         """Return the sums of a pass over the rows, which continues from partial sums that it has committed before.
 
-        These are below passes/`name`. stage: counts its time; words, unit: for the line of progress.
+        These are below passes/`name`. words, unit: for the line of progress.
         """
         sums, add = task.empty(), task.open()
         for first in range(0, task.n_pieces, task.run_length):
@@ -69,7 +68,6 @@ class Here:
 
     def compute(
         self,
-        stage: str,
         function: Callable[[Item, TaskCheckpoints], Mapping[str, NDArray[Any]]],
         items: Mapping[str, Item],
         *,
@@ -101,29 +99,27 @@ class OnExecutor:
 
     def run_items(
         self,
-        stage: str,
         function: Callable[[Item], Value],
         items: Sequence[Item],
         *,
         unit: str = "items",
         size: Callable[[Item], float] = lambda item: 1,
         words: str = "",
-        note: Callable[[], str] = str,
         on_value: Callable[[Item, Value], object] = lambda item, value: None,
         executor: Executor | None = None,
     ) -> None:
-        """Run a function over items in a stage, and show its progress.
+        """Run a function over items in the stage under way, and show its progress.
 
         unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
-        words, note : what is done, and a function that returns a few words on its state, for the line of progress
+        words : what is done, for the line of progress
         on_value : called with each item and its value as it completes
         executor : who computes; None: that of the run
         """
-        cost = self._events.costs[stage]
+        cost = self._events.cost
         stopping.check()
         if not items:
             return
-        with self._events.watching(stage, [size(item) for item in items], unit, words, note) as watch:
+        with self._events.watching([size(item) for item in items], unit, words) as watch:
             lease = self._store.layout.lease
             run = (executor or self.executor).run(watch.reporting(function), enumerate(items), lease)
             with closing(run):  # ends the other items before an error of `on_value` goes on
@@ -137,7 +133,6 @@ class OnExecutor:
 
     def compute(
         self,
-        stage: str,
         function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]],
         items: Mapping[str, Item],
         *,
@@ -145,43 +140,39 @@ class OnExecutor:
         size: Callable[[Item], float] = lambda item: 1,
         words: str = "",
     ) -> list[Arrays]:
-        store, events = self._store, self._events
+        store, events, stage = self._store, self._events, self._events.timed
         left = [(name, item) for name, item in items.items() if store.whole(name) is None]
         waiting = [(store.path(name), item, store.checkpoints(name)) for name, item in left]
-        events.costs[stage].items += len(items) - len(waiting)
-        for folder in {store.layout.solutions, *(path.parent for path, _, _ in waiting)}:
+        events.cost.items += len(items) - len(waiting)
+        for folder in {path.parent for path, _, _ in waiting}:
             make_folder(folder)
 
-        def close(named: Named[Item], _: None) -> None:
-            records = named[2].records
-            with suppress(MissingDataError), read_errors(records):
-                for line in read_plain(records).splitlines():
-                    events.metric(stage=stage, **json.loads(line))
-            remove_file(records)
+        def tell(named: Named[Item], _: None) -> None:
+            arrays = load(named[0]).arrays
+            for record in from_json(arrays[RECORDS]) if RECORDS in arrays else ():
+                events.metric(stage=stage, **record)
 
         self.run_items(
-            stage,
             partial(_compute_item, function, store.run),
             waiting,
             unit=unit,
             size=lambda named: size(named[1]),
             words=words,
-            note=partial(latest_note, [kept.records for _, _, kept in waiting]),
-            on_value=close,
+            on_value=tell,
         )
         return [load(store.path(name)).arrays for name in items]
 
-    def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
+    def add_up(self, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         task = replace(task, grid=(self._store.run, *task.grid))
         folder, results = self._store.layout.passes / name, list[AssignmentResult[S]]()
         make_folder(folder)
         earlier: dict[Path, set[int]] = {}
         if any(folder.iterdir()):
-            with self._events.status(stage, "checking what an earlier session has committed"):
+            with self._events.status("checking what an earlier session has committed"):
                 earlier = take_over(folder, task.grid, session_name())
         processes = self.executor.processes()
         assignments = assign_pieces(task, earlier, folder, processes, self._every, self._together)
-        cost = self._events.costs[stage]
+        cost = self._events.cost
 
         def take(assignment: Assignment, result: AssignmentResult[S]) -> None:
             results.append(result)
@@ -190,7 +181,6 @@ class OnExecutor:
                 cost.cpu_seconds += result.cpu_seconds
 
         self.run_items(
-            stage,
             partial(compute_assignment, task),
             assignments,
             unit=unit,
@@ -198,26 +188,11 @@ class OnExecutor:
             words=words,
             on_value=take,
         )
-        with self._events.status(stage, "combining the sums of all processes"):
+        with self._events.status("combining the sums of all processes"):
             return combine(task, folder, results, sorted(earlier))
 
 
 Runner = Here | OnExecutor
-
-
-def latest_note(paths: Sequence[Path]) -> str:
-    """Return objective and gap of the solve whose records grew last, in a few words; empty where none has begun.
-
-    The driver removes the records of a finished solve while another thread may ask: a file may be gone at any step.
-    """
-    written = []
-    for path in paths:
-        with suppress(OSError):
-            written.append((path.stat().st_mtime_ns, path))
-    for _, path in sorted(written, reverse=True):
-        with suppress(OSError, ValueError, IndexError):  # gone, half written, or empty
-            return note_of(json.loads(path.read_text(encoding="utf-8").splitlines()[-1]))
-    return ""
 
 
 def _compute_item(
@@ -225,11 +200,10 @@ def _compute_item(
 ) -> None:
     """Compute an item from its last checkpoint on, and commit the result."""
     path, item, checkpoints = named
-    with checkpoints as kept:
-        arrays = function(item, kept)
-        stopping.check()  # it may have taken long, and the folder be another run's
-        commit(path, arrays, {RUN: run})
-    remove_file(kept.path)
+    arrays = function(item, checkpoints)
+    stopping.check()  # it may have taken long, and the folder be another run's
+    commit(path, arrays, {RUN: run})
+    remove_file(checkpoints.path)
 
 
 @contextmanager

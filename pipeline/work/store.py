@@ -8,22 +8,21 @@ long goes on from its last checkpoint (`CheckpointsOnDisk`), a pass over the row
 (`runtime.row_pass`).
 """
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.runtime import stopping
-from storage.arrays import Arrays, Stored, StoredFile, StoredInMemory, check_whole, commit, load
+from storage.arrays import Arrays, Contents, Stored, StoredFile, StoredInMemory, check_whole, commit, load
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, remedy_at
-from storage.files import LineFile, make_folder, remove_file
+from storage.files import make_folder, remove_file
 from storage.folder_layouts import RunLayout
 from storage.folders import remove_folder
 
@@ -31,23 +30,15 @@ COLUMNS = "passes/columns"  # Columns go with the passes when the weights are co
 RUN = "run"  # The fact that tells which run has committed a file.
 
 
-class Checkpoint(NamedTuple):
-    """One step: its number, its arrays, and facts as JSON knows them."""
-
-    step: int
-    arrays: Arrays
-    facts: Mapping[str, Any]
-
-
 class TaskCheckpoints:
     """Checkpoints of a task, and records of its iterations. This base class keeps nothing."""
 
-    def load(self) -> Checkpoint | None:
+    def load(self) -> Contents | None:
         """Return the last checkpoint; None where there is none."""
         return None
 
-    def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
-        """Make a checkpoint."""
+    def save(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        """Make a checkpoint: arrays, and facts as JSON knows them."""
 
     def is_due(self) -> bool:
         """Return whether it is time for a checkpoint, or the fit is to stop."""
@@ -235,50 +226,34 @@ class FolderStore:
 
     def checkpoints(self, name: str) -> "CheckpointsOnDisk":
         stem = "-".join(name.removesuffix(".npz").split("/")[1:]) or name
-        path, records = self.layout.checkpoints / f"{stem}.npz", self.layout.solutions / f"{stem}.jsonl"
-        return CheckpointsOnDisk(path, self.run, records, self._every)
+        return CheckpointsOnDisk(self.layout.checkpoints / f"{stem}.npz", self.run, self._every)
 
 
 @dataclass
 class CheckpointsOnDisk(TaskCheckpoints):
-    """The last checkpoint, in a file, and a file of records, which is written anew inside a `with` block."""
+    """The last checkpoint, in a file. A task begins with loading it."""
 
     path: Path
     run: str  # that it is of
-    records: Path
     every: float  # seconds between checkpoints
-    _saved: float = field(default_factory=time.monotonic, init=False)
-    _file: LineFile | None = field(default=None, init=False)
+    _saved: float = 0.0
 
-    def __enter__(self) -> "CheckpointsOnDisk":
-        self._saved, self._file = time.monotonic(), LineFile(self.records, fresh=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._file is not None
-        self._file.close()
-        self._file = None
-
-    def load(self) -> Checkpoint | None:
+    def load(self) -> Contents | None:
         """Return the last checkpoint of this run, None where there is none. Raises CorruptDataError for damage."""
+        self._saved = time.monotonic()
         with suppress(MissingDataError):
-            arrays, facts = load(self.path)
-            if facts.get(RUN) == self.run:
-                return Checkpoint(facts["step"], arrays, facts["of step"])
+            found = load(self.path)
+            return found if found.facts.get(RUN) == self.run else None
         return None
 
-    def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+    def save(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         """Commit a checkpoint in place of the one before. Raises CannotWriteError; that one is then untouched."""
         make_folder(self.path.parent, parents=False)  # a run that is gone is not made anew
-        commit(self.path, arrays, {RUN: self.run, "step": step, "of step": facts})
+        commit(self.path, arrays, {**facts, RUN: self.run})
         self._saved = time.monotonic()
 
     def is_due(self) -> bool:
         return bool(stopping.current().requested()) or time.monotonic() - self._saved >= self.every
-
-    def add_record(self, facts: Mapping[str, Any]) -> None:
-        assert self._file is not None
-        self._file.append(json.dumps(facts))
 
 
 Store = MemoryStore | FolderStore

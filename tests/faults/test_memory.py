@@ -176,6 +176,6 @@ def largest_forecast(peak: float) -> float:
 
 def stage_bytes(row: str) -> float:
     """The memory of one stage in the table of `--dry-run`."""
-    found = re.match(r"\w+ +up to \d+ +([\d.]+) ([MG]iB)", row)
+    found = re.match(r"\w+ +([\d.]+) ([MG]iB)", row)
     assert found, row
     return float(found[1]) * {"MiB": 2**20, "GiB": 2**30}[found[2]]

@@ -21,6 +21,7 @@ from distributed import Client, Security
 
 from jobs.slurm.dask_cluster import KEY_LOCK, key_of_start
 from runs import ROOT, TrainedRuns, held_python, model_bytes, wait_until
+from storage.files import read_record
 
 SCRIPT = ROOT / "jobs" / "slurm" / "train.sbatch"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
@@ -56,8 +57,8 @@ class Queue:
 
     def wait_until_solving(self, job: str) -> None:
         self.slurm.wait_for(job, ("RUNNING",), 40)
-        solutions = self.run_dir(job) / "solutions"  # its records are there while it lasts, then in metrics.jsonl
-        wait_until(lambda: any(solutions.glob("*output-*.jsonl")), 60, lambda: self.log(job))
+        state = self.run_dir(job) / "STATE.json"
+        wait_until(lambda: state.exists() and read_record(state)["stage"] == "solve", 60, lambda: self.log(job))
 
     def wait_until_done(self, job: str, seconds: float = 120) -> dict[str, str]:
         found = self.slurm.wait_for(job, ENDED, seconds)

@@ -50,7 +50,7 @@ def test_a_live_run_and_then_a_killed_one(features, tables, tmp_path, monkeypatc
     def save_and_look(*arguments: Any, **named: Any) -> None:
         save(*arguments, **named)
         if not seen:
-            wait_until(lambda: " gap " in (status(run)["progress"] or {"note": ""})["note"], 30)
+            wait_until(lambda: " gap " in (status(run)["progress"] or {"words": ""})["words"], 30)
             assert report.main([str(run), "--out", str(page)]) == 0
             seen.append(status(run))
             shutil.copytree(run, killed)
@@ -63,20 +63,20 @@ def test_a_live_run_and_then_a_killed_one(features, tables, tmp_path, monkeypatc
     (facts,) = seen
     assert (facts["state"], facts["resume"], facts["damaged"]) == ("running", None, [])
     assert (facts["held_by"]["pid"], facts["held_by"]["host"]) == (os.getpid(), socket.gethostname())
-    assert facts["progress"]["note"].startswith("output 0: objective ")
+    assert facts["progress"]["words"].startswith("output 0: objective ")
     assert 0 <= facts["saved_seconds_ago"] < 600
     text = "\n".join(lines(facts))
     held = f"running by process {os.getpid()} on {socket.gethostname()} since 20"
-    told = (held, "stage: solve, ", facts["progress"]["note"], "saved last: ")
+    told = (held, "stage: solve, ", facts["progress"]["words"], "saved last: ")
     assert [words for words in told if words not in text] == []
     shown = page.read_text().replace("&#34;", '"')
-    told = ("This run is running", "Solves</h2>", "gap against sweeps", "stage: solve", "<td>features", str(data))
+    told = ("This run is running", "stage: solve", "<td>features", str(data))
     assert [words for words in told if words not in shown] == []
     assert "Misclassified" not in shown
 
     facts = status(killed)
     assert (facts["state"], facts["held_by"], facts["stage"]) == ("killed", None, "solve")
-    assert facts["progress"]["note"] == seen[0]["progress"]["note"], "where it was"
+    assert facts["progress"]["words"] == seen[0]["progress"]["words"], "where it was"
     assert facts["resume"] == f"python -m pipeline.train {tables / 'classes.npz'} --run-dir {killed} --resume auto"
     assert f"continue with: {facts['resume']}" in lines(facts)
 

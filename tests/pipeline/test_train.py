@@ -139,7 +139,7 @@ OTHER = ("--centers", "40", "--penalty", "9", "--seed", "3", "--scheduler", "ser
 
 @pytest.mark.parametrize("is_taken", [True, False])
 @pytest.mark.parametrize("remove", [shutil.rmtree, lambda run: run.rename(run.with_name("moved"))])
-@pytest.mark.parametrize("step", [(row_pass._Waiting, "take"), (CheckpointsOnDisk, "is_due")])
+@pytest.mark.parametrize("step", [(row_pass, "add_pieces"), (CheckpointsOnDisk, "is_due")])
 def test_a_folder_that_is_moved_or_removed_under_its_run_gets_nothing_more(
     features, classes, finished_run, tmp_path, monkeypatch, capsys, step, remove, is_taken
 ):

@@ -14,14 +14,10 @@ from features.source import SourceSpec
 from pipeline import session
 from pipeline.datasets import feature_rows, open_data
 from pipeline.datasets.feature_rows import FeatureRequest, FeatureShape
-from pipeline.fit.row_blocks import RowGrid, RowTask, stream_blocks
-from pipeline.fit.target_facts import TargetFacts
 from pipeline.fit.workspace import Workspace
-from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.runtime.run_folder import digest_sources
 from runs import files_of, model_bytes, train
 from sources import write_zarr
-from storage.arrays import StoredFile
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import FeatureLayout
 
@@ -57,19 +53,6 @@ def test_changed_data_and_code_are_another_store_and_missing_ones_are_said_to_be
     assert feature_rows.describe(request_for(data)).digest != before
     with pytest.raises(MissingDataError, match=r"none\.zarr"):
         open_data.open_data(SourceSpec(str(tmp_path / "none.zarr")))
-
-
-def test_a_pass_over_the_held_out_rows_extracts_them_alone(data, tmp_path, monkeypatch):
-    request = request_for(data)
-    shape, facts = feature_rows.describe(request), TargetFacts(held_out_limit=0.1)
-    live, centers = feature_rows.live(request, shape), StoredFile(tmp_path / "candidates")
-    task, grid = RowTask(centers, live, shape, GaussianKernel, 1.0, "float32", 0, facts), RowGrid("train", N // 2, 16)
-    extracted, extract = list[int](), feature_rows.extract
-    monkeypatch.setattr(
-        feature_rows, "extract", lambda spec, inputs: extracted.append(len(inputs)) or extract(spec, inputs)
-    )
-    blocks = [block for _, block in stream_blocks(task, grid, range(grid.n_blocks), features="held-out")]
-    assert 0 < sum(extracted) == sum(np.count_nonzero(block.held_out) for block in blocks) < N / 6
 
 
 def test_a_store_is_built_on_and_a_chunk_that_is_lost_meanwhile_is_damage_not_a_bug(data, tmp_path, monkeypatch):

@@ -2,22 +2,18 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas
 import pytest
-from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
 import runs
 from cases import SERIAL
-from pipeline.config import settings
 from pipeline.evaluate import main as evaluate
 from pipeline.fit import calibrate, fit_model
-from pipeline.fit.target_facts import Labels, summarise
 from pipeline.predict import main as predict
 from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
@@ -56,27 +52,6 @@ def test_no_calibration_nearby_has_a_lower_log_loss(n, n_classes, chance, weight
         nearby += [replace(found, offsets=(0.0, found.offsets[1] + by)) for by in (-0.001, 0.001)]
     assert loss(found) < min(map(loss, nearby))
     assert best(f, truth, 1e-90 * s, offsets).temperature == pytest.approx(found.temperature, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("size", "above", "share"), [(1.0, 1.5, 0.03), (0.005, 0.0, 0.5), (1e-3, -1.5, 0.2), (30.0, 0.0, 0.5)]
-)
-def test_the_loss_is_the_least_wherever_the_values_lie(size, above, share):
-    """As by scipy's BFGS from the place that was found, of values far from -1 and 1."""
-    rng = np.random.default_rng(0)
-    truth = (rng.random(1000) < share).astype(int)
-    f = size * np.stack([np.zeros(1000), 2 * truth - 1 + above + 0.3 * rng.normal(size=1000)])
-    Y, s = np.where(truth == np.arange(2)[:, None], 0.999, 0.001), np.full(1000, 1e-3)
-
-    def loss(numbers: np.ndarray) -> float:
-        odds = numbers[0] / size * f + np.array([[0.0], [numbers[1]]])
-        return float(s @ (np.logaddexp(*odds) - (Y * odds).sum(axis=0)))
-
-    least, inverse, shift = calibrate._least_loss(f, Y, s, np.zeros(2), shifts=True)
-    x = np.array([inverse * size, shift])
-    assert least == pytest.approx(loss(x), rel=1e-9)
-    assert minimize(loss, x).fun >= least * (1 - 1e-6)
-    assert minimize(loss, [1.0, 0.0], method="Nelder-Mead").fun >= least * (1 - 1e-6)
 
 
 def test_two_classes_get_an_offset_where_it_is_true():
@@ -142,28 +117,6 @@ def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(finished):
 
 
 @pytest.mark.parametrize("table", ["classes", "values"])
-def test_quantiles_are_those_of_held_out_rows_by_least_squares_on_the_others(finished, table):
-    _, report, model, rows = finished("--penalty", "1", "--refit", "ridge", table=table)
-    K = model.kernel(rows.X[model.center_index], 4.0).block(rows.X, out_dtype=np.float64)
-    Y = np.where(rows.y[:, None] == np.arange(3), 1.0, -1.0) if table == "classes" else rows.y[:, None]
-    used, n = ~rows.held_out, np.count_nonzero(rows.held_out)
-    A, B = K[used] - K[used].mean(axis=0), Y[used] - Y[used].mean(axis=0)
-    ridge = report["hold_out"]["ridge"] / np.sum(model.columns(rows.X) ** 2) * np.sum(K[used] ** 2)
-    f = (K - K[used].mean(axis=0)) @ np.linalg.solve(A.T @ A + ridge * np.eye(K.shape[1]), A.T @ B) + Y[used].mean(
-        axis=0
-    )
-    f, y = f[rows.held_out], rows.y[rows.held_out]
-    if table == "classes":
-        scores = 1 - probabilities(f, Calibration(report["probabilities"]["temperature"]))[np.arange(n), y]
-    else:
-        scores = np.abs(np.clip(f[:, 0], *model.limits) - y)
-    assert (model.conformal.n_units, len(model.conformal.quantiles)) == (n, 200 * n // (n + 1))
-    for level in (0.5, 0.9, 0.95):
-        expected = np.sort(scores)[int(np.ceil(level * (n + 1))) - 1]
-        assert model.conformal.quantile(level) == pytest.approx(expected, rel=1e-3)
-
-
-@pytest.mark.parametrize("table", ["classes", "values"])
 def test_rows_and_classes_with_weights_have_the_coverage_the_ranking_and_the_quantile_of_dense_numbers(
     finished, tables, features, tmp_path, capsys, table
 ):
@@ -217,28 +170,6 @@ def test_rows_and_classes_with_weights_have_the_coverage_the_ranking_and_the_qua
     else:
         covered = (found["lower"] <= y) & (y <= found["upper"])
     np.testing.assert_array_equal(covered, held)
-
-
-@pytest.mark.parametrize("limits", [(), (-1.0, 1.0)])
-def test_scores_of_a_regression_are_of_predictions_within_the_limits(limits, monkeypatch):
-    """A held-out value far out of them, as of a row far from others, is off by what its prediction is."""
-    given = np.array([[5.0], [0.5], [-9.0]]), np.array([0.75, 0.25, -1.0]), np.ones(3), np.arange(3)
-    monkeypatch.setattr(calibrate, "held_out_decisions", lambda *_: given)
-    facts = SimpleNamespace(n_held_out=3, leaves_out=True, limits=limits, encoded=lambda y, _: y[:, None])
-    work: Any = SimpleNamespace(shape=SimpleNamespace(task="regression"), facts=facts, choices={}, row_task=None)
-    work.config = SimpleNamespace(statistics=SimpleNamespace(hold_out=0.1))
-    tried: Any = SimpleNamespace(fit=None, everything=None)
-    quantiles = calibrate.calibrate(work, tried)["conformal"]["quantiles"]
-    assert sorted(set(quantiles)) == ([0.0, 0.25] if limits else [0.25, 4.25, 8.0])
-
-
-@pytest.mark.parametrize(("size", "leaves_out"), [(1000, True), (1001, False)])
-def test_larger_units_are_not_left_out(size, leaves_out):
-    n = 1200
-    keys = np.arange(n).astype(np.uint64)
-    labels = Labels(np.arange(n) % 2, keys, np.where(np.arange(n) < size, 0, keys).astype(np.uint64))
-    shape: Any = SimpleNamespace(task="binary", classes=(0, 1), n_outputs=1)
-    assert summarise(settings.load("digits", None, {}).config, shape, labels, n).leaves_out == leaves_out
 
 
 def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(

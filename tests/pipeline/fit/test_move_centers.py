@@ -89,12 +89,12 @@ def test_steps_give_the_same_bytes_by_any_executor_and_after_stops(place, tmp_pa
         assert model_bytes(tmp_path / way) == model_bytes(tmp_path / "run")
     add_up, passes = OnExecutor.add_up, []
 
-    def stopped(runner: Any, name: str, task: Any, of_pass: str, *words: Any) -> Any:
+    def stopped(runner: Any, task: Any, of_pass: str, *words: Any) -> Any:
         """Stop before each pass of the moves, once."""
         if of_pass.startswith("moves") and of_pass not in passes:
             passes.append(of_pass)
             raise StoppedError("stopped by a test")
-        return add_up(runner, name, task, of_pass, *words)
+        return add_up(runner, task, of_pass, *words)
 
     monkeypatch.setattr(OnExecutor, "add_up", stopped)
     line = [data["dataset"], "--run-dir", tmp_path / "stopped", "--features-dir", place / "features", *TWELVE]

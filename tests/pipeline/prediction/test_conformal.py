@@ -109,23 +109,17 @@ FEW, SEVERAL, MANY = 300, 700, 2500
 NUMBERS: dict[str, tuple[Callable[..., Rows], int]] = {
     "diabetes": (owned(datasets.load_diabetes), 250),
     "first of Friedman": (friedman(datasets.make_friedman1, 1.0), SEVERAL),
-    "first of Friedman, many": (friedman(datasets.make_friedman1, 1.0), MANY),
     "second of Friedman": (friedman(datasets.make_friedman2, 50.0), SEVERAL),
-    "third of Friedman": (friedman(datasets.make_friedman3, 0.1), FEW),
     "sine": (sine, FEW),
-    "sine, many": (sine, MANY),
     "noise that spreads": (lambda rng, n: sine(rng, n, spread=True), SEVERAL),
     "heavy tails": (heavy, MANY),
     "noise": (lambda rng, n: (rng.normal(size=(n, 4)), rng.normal(size=n)), FEW),
 }
 CLASSES: dict[str, tuple[Callable[..., Rows], int]] = {
     "iris": (owned(datasets.load_iris), 100),
-    "wine": (owned(datasets.load_wine), 120),
     "cancer": (owned(datasets.load_breast_cancer), 350),
     "digits": (owned(datasets.load_digits), 1200),
     "two": (labels(n_features=8, n_informative=4, flip_y=0.15), SEVERAL),
-    "two, many": (labels(n_features=8, n_informative=4, flip_y=0.15), MANY),
-    "five": (labels(n_informative=6, n_classes=5, n_clusters_per_class=1, flip_y=0.1), SEVERAL),
     "rare": (labels(n_features=6, n_informative=4, weights=[0.9], flip_y=0.05), MANY),
     "moons": (lambda rng, n: datasets.make_moons(n, noise=0.4, random_state=int(rng.integers(2**31))), SEVERAL),
     "noise": (lambda rng, n: (rng.normal(size=(n, 4)), rng.integers(0, 3, n)), FEW),

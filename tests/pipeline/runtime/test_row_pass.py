@@ -52,7 +52,6 @@ class Counting:
     grid: tuple[int, ...] = (20, 3)
     sums_bytes: int = 0
     threads_a_piece: int = 1
-    counts: bool = True
     stop_after: float = math.inf
     break_after: float = math.inf
     seconds: float = 0.0
