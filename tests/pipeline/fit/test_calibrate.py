@@ -1,6 +1,5 @@
 """The temperature of a run: from held-out rows and weights that have not seen them, against dense arithmetic."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 import runs
 from cases import SERIAL
+from commands import evaluated
 from pipeline.evaluate import main as evaluate
 from pipeline.fit import calibrate, fit_model
 from pipeline.predict import main as predict
@@ -156,15 +156,16 @@ def test_rows_and_classes_with_weights_have_the_coverage_the_ranking_and_the_qua
         p = probabilities(decision, model.calibration)
         held |= p[np.arange(len(y)), y] == p.max(axis=1)
         areas = [roc_auc_score(y == k, decision[:, k], sample_weight=w_test) for k in range(3)]
-    assert evaluate([str(run), "--json"]) == 0
-    for told in (report, json.loads(capsys.readouterr().out)):
+    for told in (report, evaluated(capsys, run)):
         assert told["coverage"]["reached"] == pytest.approx(np.average(held, weights=w_test), rel=1e-6)
         assert told["roc_auc"] == (pytest.approx(np.mean(areas)) if table == "classes" else None)
+    assert evaluate([str(run)]) == 0
+    assert f"coverage: {100 * report['coverage']['reached']:.2f} % are in" in capsys.readouterr().out
     kept, option = pandas.read_csv(run / "predictions.csv"), "--labels" if table == "classes" else "--interval"
     np.testing.assert_allclose(kept["weight"], w_test)
-    asked = (str(run), str(tables / f"{table}.npz"), "--part", "test", "--out", str(tmp_path / "out.csv"))
+    asked = (str(run), str(tables / f"{table}.npz"), "--part", "test", "--out", str(tmp_path / "out.parquet"))
     assert predict([*asked, option, str(level), "-q"]) == 0
-    found = pandas.read_csv(tmp_path / "out.csv")
+    found = pandas.read_parquet(tmp_path / "out.parquet")
     if table == "classes":
         covered = found[[f"set_{k}" for k in range(3)]].to_numpy()[np.arange(len(y)), y] == 1
     else:

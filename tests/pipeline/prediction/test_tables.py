@@ -1,6 +1,5 @@
 """Own tables from the commands: columns by name, words and gaps, test files, rows and models far from right."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import pandas
 import pytest
 
-from commands import predicted
+from commands import evaluated, predicted
 from features.errors import DataError
 from pipeline import evaluate, predict, report
 from pipeline import train as training
@@ -39,12 +38,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def prices(data: Path, finished_run: TrainedRuns) -> Path:
     return finished_run("--target", "price", *OPTIONS, dataset=data)
-
-
-def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
-    assert evaluate.main([*map(str, arguments), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    return {key: value for key, value in found.items() if key not in ("data", "seconds", "rows_per_second")}
 
 
 def test_inputs_are_matched_by_name(data, prices, tmp_path, capsys):
