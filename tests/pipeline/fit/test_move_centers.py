@@ -1,6 +1,5 @@
 """Centers that move: the gradient against differences, errors that fall, what is refused, what the model says."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +7,13 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from pipeline.errors import StoppedError
+from commands import evaluated
 from pipeline.estimators import SLKLRegressor
-from pipeline.evaluate import main as evaluate
 from pipeline.fit import move_centers as stage
 from pipeline.fit import workspace
 from pipeline.prediction.trained_model import load_model
 from pipeline.reporting.page import page
-from pipeline.work.runner import OnExecutor
 from runs import model_bytes, report_of, train
-from stopping_points import until_done
 from storage.folder_layouts import RunLayout
 
 ASKED = ("--centers", "200", "--select", "greedy:15", *SERIAL)
@@ -76,33 +72,6 @@ def test_gradient_is_that_of_differences(place, tmp_path, intercept, weighted, m
     np.testing.assert_allclose(analytic, differences, rtol=2e-4, atol=1e-4 * np.abs(differences).max())
 
 
-TWELVE = (*ASKED[:4], "--move-centers", "12", "--set", "seed=2")
-
-
-@pytest.mark.ci
-def test_steps_give_the_same_bytes_by_any_executor_and_after_stops(place, tmp_path, monkeypatch):
-    data = {"dataset": place / "smooth.npz"}
-    report = train(tmp_path / "run", place / "features", *TWELVE, *SERIAL, **data)
-    assert report["moves"]["held_out_after"] < 0.8 * report["moves"]["held_out_before"]
-    for way in ("threads", "processes"):
-        train(tmp_path / way, place / "features", *TWELVE, "--scheduler", way, "--workers", "2", **data)
-        assert model_bytes(tmp_path / way) == model_bytes(tmp_path / "run")
-    add_up, passes = OnExecutor.add_up, []
-
-    def stopped(runner: Any, task: Any, of_pass: str, *words: Any) -> Any:
-        """Stop before each pass of the moves, once."""
-        if of_pass.startswith("moves") and of_pass not in passes:
-            passes.append(of_pass)
-            raise StoppedError("stopped by a test")
-        return add_up(runner, task, of_pass, *words)
-
-    monkeypatch.setattr(OnExecutor, "add_up", stopped)
-    line = [data["dataset"], "--run-dir", tmp_path / "stopped", "--features-dir", place / "features", *TWELVE]
-    assert until_done(line) == len(passes) + 1 > 24
-    assert not list((tmp_path / "stopped").glob("checkpoints/*"))
-    assert model_bytes(tmp_path / "stopped") == model_bytes(tmp_path / "run")
-
-
 def test_the_error_falls_and_report_and_page_say_by_how_much(place):
     stay, move = report_of(place / "stay"), report_of(place / "move")
     assert move["mse"] < 0.4 * stay["mse"]
@@ -125,9 +94,7 @@ def test_moved_centers_are_no_training_rows(place, capsys):
     assert (move.center_index == -1).all()
     assert move.centers.shape == stay.centers.shape
     assert not (move.centers == stay.centers).any()
-    assert evaluate([str(place / "move"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["mse"] == pytest.approx(report_of(place / "move")["mse"], rel=1e-9)
+    assert evaluated(capsys, place / "move")["mse"] == pytest.approx(report_of(place / "move")["mse"], rel=1e-9)
 
 
 @pytest.mark.ci

@@ -33,7 +33,7 @@ QUICK = {
     ("a selection", "in turn", "at commits"),
 }
 Resume = Callable[..., int]
-PROCESSES = ("rounds", "a selection", "on demand", "learned scales")
+PROCESSES = ("rounds", "a selection, moved", "on demand", "learned scales")
 
 
 def combinations() -> Iterator[object]:
