@@ -34,6 +34,7 @@ KINDS = np.arange(300) % 3
 SPREAD = np.random.default_rng(0).normal(size=(300, 2)) + KINDS[:, None]
 GROUPED = {f"{name}_{part}": of for name, of in (("X", SPREAD), ("y", KINDS)) for part in ("train", "test")}
 GROUPED |= {"one_train": np.zeros(300), "label_train": KINDS, "half_train": KINDS > 0}
+EQUAL = {"X": np.ones((26, 2)), "y": Y[:26]}
 GROUPS = {  # which leave nothing to choose by
     "one": "all 300 samples are of one group; give more groups",
     "label": "by groups label the other rows lack their labels",
@@ -89,6 +90,7 @@ OUT = "{data} --out {out}/out.csv"
 PREDICT = f"predict {{words}} {OUT}"
 EVALUATE = "evaluate {words} {data} --json"
 CASES = {
+    "train: no data": Case("train", 2, "no data are named"),
     "train: unknown data": Case("train nonesuch --run-dir {out}/run", 2, "nonesuch"),
     "train: no such file": Case("train absent/file.npz --run-dir {out}/run", 66, "file.npz"),
     "train: an unknown option": Case(f"{DIGITS} --colour red", 2, "--colour red"),
@@ -124,7 +126,7 @@ CASES = {
     "config: a key almost right": Case(CONFIG, 2, "data.csv; did you mean solver.penalty?", "[solver]\npenatly = 1\n"),
     "config: no TOML": Case(CONFIG, 2, "cannot read configuration file", "[solver\n"),
     "config: other data": Case(CONFIG, 2, "the command names digits", 'dataset = "mnist"\n'),
-    "config: no file": Case("train digits --config {out}/c.toml", 66, "c.toml: no such configuration file"),
+    "config: no file": Case("train --config {out}/c.toml", 66, "c.toml: no such configuration file"),
     "config: thousands of digits": Case(CONFIG, 2, "4300 digits", f"seed = {'9' * 5000}"),
     "config: deep lists": Case(CONFIG, 2, "nested too deeply", "seed = " + "[" * 50_000),
     "config: NUL in a path": Case(CONFIG, 2, "without control characters", '[resources]\nfeatures_dir = "a\\u0000b"'),
@@ -145,6 +147,10 @@ CASES = {
         f"groups: {groups}, {how}": Case(f"{TRAIN} --seed 1 --set data.groups={groups} {how}", 65, told, GROUPED)
         for groups, told in GROUPS.items()
         for how in ("", "--penalty auto", "--refit ridge --penalty 1")
+    },
+    **{
+        f"equal rows: {how}": Case(f"{TRAIN} {how}", 65, "samples are equal; give rows that differ", EQUAL)
+        for how in ("--select greedy:3", "--refit ridge", "--penalty auto")
     },
     "weights: classes of values": Case(f"{TRAIN} --class-weight balanced", 2, "is a regression", {"X": X, "y": Y}),
     **{
@@ -210,7 +216,7 @@ CASES = {
 }
 
 WITHIN = [f"train: {words}" for words in ("NaN", "huge inputs", "huge features", "huge targets", "tiny targets")]
-WITHIN += [name for name in CASES if name.startswith("groups")]  # found by a run that has begun
+WITHIN += [name for name in CASES if name.startswith(("groups", "equal rows"))]  # found by a run that has begun
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Which centers speak most for a prediction: against dense products, by estimator, model, command and page."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from commands import TARGETS, X, the_error
 from pipeline import predict
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.predictor import load_predictor
-from pipeline.prediction.trained_model import save_model
 from runs import report_of, train_beside
 
 Z = np.random.default_rng(0).normal(size=(300, 3))
@@ -86,13 +84,6 @@ def test_the_command_names_rows_of_the_data_their_labels_and_shares(rings, ring_
     asked = [str(rings[task]), str(tmp_path / "X.npz"), "--out", "-", "--explain"]
     assert predict.main([*asked, str(n)]) == 0
     assert capsys.readouterr().out == (tmp_path / "out.csv").read_text()
-    assert predict.main([*asked, "0"]) == 2
-    assert "--explain 0: must be above 0" in capsys.readouterr().err
-    none = np.empty(0, np.int64)
-    constant = replace(model, centers=model.centers[:0], weights=model.weights[:0])
-    save_model(tmp_path / "constant", replace(constant, center_index=none, selection_order=none))
-    assert predict.main([str(tmp_path / "constant"), *asked[1:], "1"]) == 2
-    assert "--explain: the model is a constant" in the_error(capsys)
 
 
 @pytest.mark.ci
