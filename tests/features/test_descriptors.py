@@ -59,13 +59,6 @@ def test_a_power_is_that_of_every_value_and_the_scale_of_images_does_not_matter(
     assert parameters(FeatureSpec(name, power=power)) == parameters(FeatureSpec(name)) | {"power": power}
 
 
-def test_parameters_tell_specs_apart_and_without_a_shear_are_those_from_before_there_was_one():
-    for described in ({"name": name, "algorithm_version": 1} for name in ("sphog", "raw", "soft-hog")):
-        name, sheared = described["name"], {"deskew": 0.5, "deskew_version": 1}
-        assert parameters(FeatureSpec(name)) == described
-        assert parameters(FeatureSpec(name, deskew=0.5)) == described | sheared
-
-
 @pytest.mark.parametrize(
     ("words", "spec", "shape"),
     [

@@ -207,8 +207,6 @@ def test_it_is_within_a_factor_of_two(name):
 def test_what_it_cannot_know_and_how_it_counts():
     all_rows = told(MEASURED["mnist"], **{"centers.count": "all", "centers.working_set": 1000})
     assert all_rows.startswith("time unknown: candidates come in by rounds")
-    assert "6e+04 x 6e+04 kernel values" in all_rows
-    assert told(MEASURED["usps"], **{"solver.penalty": "auto"}).startswith("time unknown")
     hours = told(MEASURED["a table"], cores=2, **{"centers.budget": 36_000.0})
     assert hours == "at most about 3 hours on 2 cores"
 
