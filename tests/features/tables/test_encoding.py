@@ -197,41 +197,29 @@ def test_a_column_that_is_named_is_an_input(tmp_path):
     assert opened(tmp_path / "t.csv", target="id").columns.inputs == ("a", "b", "y")
 
 
-def test_the_names_of_counters_are_trusted_where_rows_are_so_few_that_chance_orders_them(tmp_path):
-    frame = pandas.DataFrame({"index": range(10), "x": PLACES[:10], "b": np.arange(10) % 3, "y": np.arange(10) % 2})
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    assert opened(tmp_path / "t.csv").columns.inputs == ("x", "b")
-
-
-def test_inputs_that_are_all_in_order_are_used_and_told(tmp_path):
-    frame = pandas.DataFrame({"x": np.linspace(0, 1, N), "y": np.sin(np.linspace(0, 9, N))})
-    frame.to_csv(tmp_path / "t.csv")
-    source = opened(tmp_path / "t.csv")
-    assert source.columns.inputs == ("x",)
-    assert any("may number" in warning and warning.endswith(": x") for warning in source.warnings)
-    frame.assign(t=TIMES).to_csv(tmp_path / "t.csv", index=False)
-    source = opened(tmp_path / "t.csv", target="y")
-    assert source.columns.inputs == ("x", "t")
-    assert any(warning.endswith(": x, t") for warning in source.warnings)
-
-
-SEASONS = {
-    "age": np.sort(RNG.integers(20, 50, N)),  # by which the rows are sorted
-    "times, with ties": TIED,
-    "weekday": np.arange(N) % 5,
-    "shuffled": RNG.permutation(N),
-    "noise": RNG.normal(size=N),
+RISING, FEW_ROWS = np.linspace(0, 1, N), {"b": np.arange(10) % 3, "y": np.arange(10) % 2}
+# Columns before the target y: which are inputs, and those of which it is told that they may number the rows.
+USED: dict[str, tuple[pandas.DataFrame, str, str]] = {
+    "sorted by age": (FRAME.assign(x=np.sort(RNG.integers(20, 50, N))), "a b x", "x"),
+    "times, with ties": (FRAME.assign(x=TIED), "a b x", "x"),
+    "weekday": (FRAME.assign(x=np.arange(N) % 5), "a b x", ""),
+    "shuffled": (FRAME.assign(x=RNG.permutation(N)), "a b x", ""),
+    "noise": (FRAME.assign(x=RNG.normal(size=N)), "a b x", ""),
+    "the only one": (pandas.DataFrame({"x": RISING, "y": np.sin(9 * RISING)}), "x", "x"),
+    "all of them": (pandas.DataFrame({"x": RISING, "t": TIMES, "y": np.sin(9 * RISING)}), "x t", "x, t"),
+    "few rows, a counter by its name": (pandas.DataFrame({"index": range(10), "x": PLACES[:10]} | FEW_ROWS), "x b", ""),
 }
 
 
-@pytest.mark.parametrize("case", SEASONS)
-def test_inputs_that_follow_the_rows_less_strictly_are_used_with_a_warning(tmp_path, case):
-    FRAME.assign(x=SEASONS[case]).to_csv(tmp_path / "t.csv", index=False)
+@pytest.mark.parametrize("case", USED)
+def test_inputs_that_may_number_the_rows_and_may_not_are_used_and_told(tmp_path, case):
+    """In order by chance, less strictly, or all there is; names of counters are trusted where rows are few."""
+    frame, inputs, in_doubt = USED[case]
+    frame.to_csv(tmp_path / "t.csv", index=False)
     source = opened(tmp_path / "t.csv", target="y")
-    assert source.columns.inputs == ("a", "b", "x")
-    assert any("may number the rows: x;" in warning for warning in source.warnings) == (
-        case in ("age", "times, with ties")
-    )
+    assert source.columns.inputs == tuple(inputs.split())
+    told = [warning for warning in source.warnings if "may number" in warning]
+    assert [f": {in_doubt}" in warning for warning in told] == [True] * bool(in_doubt)
 
 
 def test_a_column_without_a_name_that_does_not_number_the_rows_is_refused(tmp_path):
