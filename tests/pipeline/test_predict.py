@@ -1,6 +1,5 @@
 """The predict command: every kind of data in, every kind of file out, and nothing where something is wrong."""
 
-import csv
 import os
 import resource
 import signal
@@ -36,13 +35,10 @@ def predict(model: Path, data: str | Path, out: str | Path, *options: str) -> in
 
 def loaded(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Labels of any file of predictions, and decision values with the probabilities beside them, if any."""
-    if path.suffix == ".csv":
-        rows = list(csv.reader(path.read_text().splitlines()))
-        assert [row[0] for row in rows[1:]] == [str(k) for k in range(len(rows) - 1)]
-        return np.array([row[1] for row in rows[1:]]), np.array([row[2:] for row in rows[1:]], dtype=float)
-    row, label, *values = pyarrow.parquet.read_table(path).columns
-    assert row.to_pylist() == list(range(len(row)))
-    return np.array(label.to_pylist()), np.stack([one.to_numpy() for one in values], axis=1)
+    is_text = path.suffix == ".csv"
+    table = pandas.read_csv(path, dtype={"label": str}) if is_text else pandas.read_parquet(path)
+    assert table["row"].tolist() == list(range(len(table)))
+    return table["label"].to_numpy(), table.iloc[:, 2:].to_numpy(float)
 
 
 @pytest.mark.parametrize("task", TARGETS)
@@ -106,6 +102,10 @@ def test_probabilities_are_written_beside_the_rest(rings, ring_data, tmp_path, c
     assert header[-len(model.labels) :] == [f"probability_{name}" for name in model.labels]
     assert predict(rings[task], ring_data[task], "-", *words) == 0
     assert capsys.readouterr().out == out.read_text()
+    if not part:
+        inputs, predictor = np.load(ring_data[task])["X"], prediction.load_predictor(rings[task])
+        assert predictor.predict_proba(inputs).tolist() == probability.tolist()
+        assert predictor.predict(inputs).tolist() == label.tolist()
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
