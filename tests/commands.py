@@ -64,11 +64,11 @@ def evaluated(capsys: Capture, *arguments: str | Path) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key not in ("data", "seconds", "rows_per_second")}
 
 
-def predicted(model: Path, data: Path | np.ndarray, folder: Path) -> pandas.DataFrame:
+def predicted(model: Path, data: Path | np.ndarray, folder: Path, *options: str) -> pandas.DataFrame:
     """Return what the predict command writes in a folder, of a file or of rows."""
     out, rows = folder / "out.parquet", folder / "rows.npz"
     if isinstance(data, np.ndarray):
         np.savez(rows, X=data)
         data = rows
-    assert predict.main([str(model), str(data), "--out", str(out), "--force", "-q"]) == 0
+    assert predict.main([str(model), str(data), "--out", str(out), "--force", "-q", *options]) == 0
     return pandas.read_parquet(out)

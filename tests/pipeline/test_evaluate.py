@@ -85,11 +85,9 @@ def test_the_table_for_people(digits, rings, capsys):
     for name, run in {"digits": digits, **rings}.items():
         assert main([str(run)]) == 0
         shown[name] = capsys.readouterr().out
-    lines = [line.split() for line in shown["digits"].splitlines()]
     assert f"error: {100 * report['error_rate']:.2f} % ({report['n_errors']} of 449)" in shown["digits"]
-    assert all([str(label), *map(str, row)] in lines for label, row in enumerate(report["confusion"]))
-    assert f"mean squared error: {report_of(rings['regression'])['mse']:.4g}"[:-1] in shown["regression"]
-    assert [words in shown["words"] for words in (WORDS[0], "log loss ")] == [True, True]
+    assert "mean squared error: " in shown["regression"]
+    assert all(word in shown["words"] for word in (*WORDS, "log loss "))
 
 
 def test_data_that_have_changed_since_the_run_are_told(tmp_path, capsys):

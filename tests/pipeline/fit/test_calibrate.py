@@ -11,10 +11,9 @@ from sklearn.metrics import roc_auc_score
 
 import runs
 from cases import SERIAL
-from commands import evaluated
+from commands import evaluated, predicted
 from pipeline.evaluate import main as evaluate
 from pipeline.fit import calibrate, fit_model
-from pipeline.predict import main as predict
 from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.reporting.run_facts import table
@@ -163,9 +162,7 @@ def test_rows_and_classes_with_weights_have_the_coverage_the_ranking_and_the_qua
     assert f"coverage: {100 * report['coverage']['reached']:.2f} % are in" in capsys.readouterr().out
     kept, option = pandas.read_csv(run / "predictions.csv"), "--labels" if table == "classes" else "--interval"
     np.testing.assert_allclose(kept["weight"], w_test)
-    asked = (str(run), str(tables / f"{table}.npz"), "--part", "test", "--out", str(tmp_path / "out.parquet"))
-    assert predict([*asked, option, str(level), "-q"]) == 0
-    found = pandas.read_parquet(tmp_path / "out.parquet")
+    found = predicted(run, tables / f"{table}.npz", tmp_path, "--part", "test", option, str(level))
     if table == "classes":
         covered = found[[f"set_{k}" for k in range(3)]].to_numpy()[np.arange(len(y)), y] == 1
     else:

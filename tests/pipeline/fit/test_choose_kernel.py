@@ -9,8 +9,8 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from cases import SERIAL
+from commands import evaluated, predicted
 from features.row_draws import draw_held_out, held_out_limit, row_keys
-from pipeline import evaluate, predict
 from pipeline.fit import choose_kernel, target_facts
 from pipeline.fit.target_facts import Labels, TargetFacts
 from pipeline.fit.workspace import Workspace
@@ -55,16 +55,14 @@ def learned(finished_run: TrainedRuns, data: Path, line: tuple[str, ...]) -> Pat
 
 def test_files_are_predicted_as_the_run_scored_them(data, learned, tmp_path, capsys):
     model, report = load_model(learned / "model"), report_of(learned)
-    assert evaluate.main([str(learned), "--json"]) == 0
-    assert f'"rmse": {report["rmse"]:.6f}'[:14] in capsys.readouterr().out
-    assert predict.main([str(learned), str(data), "--out", str(tmp_path / "out.csv"), "-q"]) == 0
+    assert evaluated(capsys, learned)["rmse"] == pytest.approx(report["rmse"], rel=1e-4)
     table = np.loadtxt(data, delimiter=",", skiprows=1)
     X = scaled(model.standardisation.apply(table[:, :12]).astype(np.float32), model.feature_scales)
     distances = ((X[:, None].astype(float) - model.centers) ** 2).sum(axis=2)
     expected = np.exp(-distances / (2 * model.sigma2)) @ model.weights + model.intercept
-    written = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)
+    written = predicted(learned, data, tmp_path)["decision"]
     rounding = 16 * np.finfo(np.float32).eps * np.abs(model.weights).sum()  # of columns and distances
-    np.testing.assert_allclose(written[:, 2], expected[:, 0], atol=rounding)
+    np.testing.assert_allclose(written, expected[:, 0], atol=rounding)
 
 
 def test_the_report_tells_which_inputs_matter(learned, line, tmp_path):

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from commands import evaluated
+from commands import evaluated, the_error
 from pipeline.estimators import SLKLRegressor
 from pipeline.fit import move_centers as stage
 from pipeline.fit import workspace
+from pipeline.predict import main as predict
 from pipeline.prediction.trained_model import load_model
 from pipeline.reporting.page import page
 from runs import model_bytes, report_of, train
@@ -88,13 +89,16 @@ def test_the_error_falls_and_report_and_page_say_by_how_much(place):
     assert "Moved centers" not in page(RunLayout(place / "stay"))
 
 
-def test_moved_centers_are_no_training_rows(place, capsys):
+def test_moved_centers_are_no_training_rows(place, tmp_path, capsys):
     stay, move = load_model(place / "stay" / "model"), load_model(place / "move" / "model")
     assert (stay.center_index >= 0).all()
     assert (move.center_index == -1).all()
     assert move.centers.shape == stay.centers.shape
     assert not (move.centers == stay.centers).any()
     assert evaluated(capsys, place / "move")["mse"] == pytest.approx(report_of(place / "move")["mse"], rel=1e-9)
+    asked = ("--out", str(tmp_path / "out.csv"), "--explain", "1")
+    assert predict([str(place / "move"), str(place / "smooth.npz"), *asked]) == 2
+    assert "were moved" in the_error(capsys)
 
 
 @pytest.mark.ci

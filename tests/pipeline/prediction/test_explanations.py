@@ -1,17 +1,14 @@
 """Which centers speak most for a prediction: against dense products, by estimator, model, command and page."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas
 import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
-from commands import TARGETS, X, the_error
+from commands import TARGETS, X
 from pipeline import predict
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.predictor import load_predictor
-from runs import report_of, train_beside
 
 Z = np.random.default_rng(0).normal(size=(300, 3))
 
@@ -84,13 +81,3 @@ def test_the_command_names_rows_of_the_data_their_labels_and_shares(rings, ring_
     asked = [str(rings[task]), str(tmp_path / "X.npz"), "--out", "-", "--explain"]
     assert predict.main([*asked, str(n)]) == 0
     assert capsys.readouterr().out == (tmp_path / "out.csv").read_text()
-
-
-@pytest.mark.ci
-def test_centers_that_have_moved_are_no_rows(tables, tmp_path, capsys):
-    moved = ("--centers", "100", "--sigma2", "1", "--select", "greedy:12", "--move-centers", "4")
-    data: Path = tables / "values.npz"
-    run = train_beside(tmp_path, "run", data, *moved)
-    assert report_of(run)["moves"]["kept_step"], "else this test shows nothing"
-    assert predict.main([str(run), str(data), "--out", str(tmp_path / "out.csv"), "--explain", "1"]) == 2
-    assert "were moved" in the_error(capsys)
