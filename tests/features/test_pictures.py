@@ -14,12 +14,10 @@ from PIL import Image
 from skimage.color import rgb2gray, rgba2rgb
 from skimage.transform import resize
 
-from features import open_source as opening
 from features import pictures
 from features.errors import DataError
 from features.pictures import DEEP_MODES, PICTURES, Decoder, _each, _look, _stored
-from features.source import Source, SourceSpec
-from pipeline.datasets.open_data import Reading, open_data
+from sources import opened
 
 SMOOTH = (np.outer(np.hanning(40), np.hanning(60)) * 255).astype(np.uint8)
 COLOURED = np.stack([SMOOTH, SMOOTH[::-1], 255 - SMOOTH], axis=2)
@@ -33,11 +31,6 @@ def write(folder: Path, **classes: int) -> Path:
         for k in range(n):
             Image.fromarray(rng.integers(0, 256, (8, 6), np.uint8)).save(folder / name / f"{k}.png")
     return folder
-
-
-def opened(folder: Path, reading: Reading | None = None, **options: object) -> Source:
-    opening.close_files()  # as in another process
-    return open_data(SourceSpec(str(folder), **options), reading=reading)  # type: ignore[arg-type]
 
 
 def test_sizes_that_differ_become_the_median_or_what_is_asked_for(tmp_path):

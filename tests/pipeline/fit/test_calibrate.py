@@ -18,9 +18,7 @@ from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.reporting.run_facts import table
 from storage.arrays import load
-from storage.files import read_record
-from storage.folder_layouts import FeatureLayout, RunLayout
-from storage.zarr_arrays import open_arrays
+from storage.folder_layouts import RunLayout
 
 COMMON = ("--centers", "60", "--sigma2", "4", *SERIAL)
 
@@ -117,14 +115,13 @@ def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(finished):
 
 @pytest.mark.parametrize("table", ["classes", "values"])
 def test_rows_and_classes_with_weights_have_the_coverage_the_ranking_and_the_quantile_of_dense_numbers(
-    finished, tables, features, tmp_path, capsys, table
+    finished, tables, tmp_path, capsys, table
 ):
     """Fits count rows and classes, quantiles the held-out rows by their own weights; so do scores of the test part."""
     asked = ("--penalty", "1", "--refit", "ridge", "--set", "data.weights=w")
     asked += ("--class-weight", "balanced") if table == "classes" else ()
     run, report, model, rows = finished(*asked, table=table)
-    stored = open_arrays(FeatureLayout(features, read_record(RunLayout(run).environment)["features"]).arrays)
-    w, w_test, used = stored["train/weights"][:], stored["test/weights"][:], ~rows.held_out
+    w, w_test, used = rows.w, rows.w_test, ~rows.held_out
     K = model.kernel(rows.X[model.center_index], 4.0).block(rows.X, out_dtype=np.float64)
     if table == "classes":
         Y, of_classes = np.where(rows.y[:, None] == np.arange(3), 1.0, -1.0), np.bincount(rows.y, w)

@@ -11,8 +11,7 @@ from cases import SERIAL
 from pipeline.fit import choose_kernel, filled_settings, grow_candidates, row_blocks, target_facts
 from pipeline.solvers import candidate_budget, ladder
 from pipeline.solvers.ladder import Rung
-from runs import choice_of, keeping_statistics, model_bytes, report_of, train
-from stopping_points import stop_at_commits, until_done
+from runs import choice_of, keeping_statistics, report_of, train
 from storage.arrays import load
 from storage.folder_layouts import RunLayout
 
@@ -95,14 +94,3 @@ def test_the_grown_gram_is_that_of_so_many_candidates_at_once(grown, case, table
         for name in ("gram", "kty", "yty", "column_sums", "target_sums"):
             np.testing.assert_allclose(ours[name], at_once[name], rtol=1e-12, atol=1e-12)
         assert ours["weight_sum"] == at_once["weight_sum"]
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("case", [ENDS, GROWS, CHOSEN])
-def test_sessions_that_end_at_every_commit_make_the_same_model(grown, case, tables, features, tmp_path, monkeypatch):
-    """Columns that one session joins are made at once by none."""
-    run = tmp_path / "run"
-    stop_at_commits(monkeypatch, run, range(1000))
-    folders = ("--run-dir", run, "--features-dir", features)
-    assert until_done((tables / f"{case[0]}.npz", *folders, "--sigma2", case[1], *BUDGET)) > 9
-    assert model_bytes(run) == model_bytes(grown[case])
