@@ -149,16 +149,6 @@ def test_bad_value_is_named_with_its_row(row, column, value):
         open_source(ZARR, {"X": X, "y": np.where(np.arange(40) == row, value, 0.5 * Y)})
 
 
-def test_npz_damage(tmp_path):
-    spec = npz(tmp_path, X=X, y=Y)
-    content = Path(spec.dataset).read_bytes()
-    flipped = content[:400] + bytes([content[400] ^ 1]) + content[401:]
-    for damaged in (flipped, *(content[:length] for length in (0, 10, 100, len(content) // 2, len(content) - 1))):
-        Path(spec.dataset).write_bytes(damaged)
-        with pytest.raises(DataError):
-            open_source(spec)
-
-
 def test_types_of_inputs_and_labels(tmp_path):
     for dtype, expected in ((np.float32, np.float32), (np.int16, np.float64), (bool, np.float64), (">f8", np.float64)):
         found = open_source(ZARR, {"X": (X * 9).astype(dtype), "y": Y}).train.X[:3]

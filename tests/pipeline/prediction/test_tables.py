@@ -16,7 +16,6 @@ from pipeline.config.settings import worded
 from pipeline.prediction.predictor import load_predictor
 from pipeline.prediction.trained_model import load_model, save_model
 from runs import TrainedRuns, report_of, train_beside
-from storage.arrays import load
 
 N = 120
 X = np.random.default_rng(0).standard_normal((N, 3)) * [1, 10, 100] + [0, 5, -300]
@@ -54,24 +53,6 @@ def test_inputs_are_matched_by_name(data, prices, tmp_path, capsys):
     told = [predicted(prices, path, tmp_path) for path in (data, without, tmp_path / "cost.parquet")]
     assert [one.equals(told[0]) for one in told] == [True] * 3
     assert len(told[0]) == N
-
-
-def test_a_model_without_names_takes_columns_as_they_stand(data, prices, tmp_path, capsys):
-    model = load_model(prices / "model")
-    assert model.table_columns is not None
-    assert (model.table_columns.inputs, model.table_columns.target) == (("alpha", "beta", "2019"), "price")
-    save_model(tmp_path / "model", replace(model, table_columns=None))
-    assert "columns" not in load(tmp_path / "model" / "model.npz").facts
-    rows = TABLE.set_axis(list("abcz"), axis=1)
-    expected = evaluated(capsys, prices / "model", data)["r2"]
-    for header in (True, False):
-        straight = write(tmp_path / "straight.csv", rows, header=header)
-        assert evaluated(capsys, tmp_path / "model", straight)["r2"] == expected
-    first = write(tmp_path / "first.csv", rows.rename(columns={"a": "target"})[["z", "target", "b", "c"]])
-    assert evaluated(capsys, tmp_path / "model", first, "--target", "z")["r2"] == expected
-    narrow = write(tmp_path / "narrow.csv", rows[["a", "b"]])
-    assert evaluate.main([str(tmp_path / "model"), str(narrow)]) == 65
-    assert "has 2 columns, the model wants 3 inputs" in capsys.readouterr().err
 
 
 def test_a_table_without_a_header_is_read_so_again(tmp_path, capsys):
