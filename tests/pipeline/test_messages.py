@@ -110,6 +110,7 @@ CASES = {
     **{f"train: {words}": Case(f"{DIGITS} {words}", 2, told) for words, told in TOGETHER.items()},
     "train: a test part of a named set": Case("train sinc --test x.csv --dry-run", 2, "--test has no effect"),
     "train: copies of a named table": Case("train sinc --copies 2 --dry-run", 2, "--copies 2 is for images"),
+    "train: a header of arrays": Case(f"{DRY} --set data.header=false", 2, "data.header has no", {"X": X, "y": Y}),
     "train: copies of rows": Case(f"{DRY} --copies 2", 2, "--copies has no effect on", TABLE),
     "train: no test file": Case(f"{DRY} --test none.csv", 66, "none.csv: no such file", TABLE),
     "train: a test file that is none": Case(f"{DRY} --test {{text.txt}}", 2, "file type not known", TABLE),

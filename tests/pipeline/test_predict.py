@@ -177,7 +177,7 @@ def test_a_file_that_appears_while_an_output_is_written_stays(
     monkeypatch.setattr(disk, "low_fsync", interfere)
     data = [str(ring_data["words"])] * (command is main)
     assert command([str(rings["words"]), *data, "--out", str(out)]) == 73
-    assert the_error(capsys) == f"error: {out}: somebody else made it meanwhile, and it stays; choose another name\n"
+    assert f"{out}: somebody else made it meanwhile" in the_error(capsys)
     assert out.read_text() == "theirs"
     assert os.listdir(tmp_path) == [out.name]  # noqa: PTH208 - nothing is left aside
     monkeypatch.undo()

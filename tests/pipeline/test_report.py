@@ -86,13 +86,10 @@ def test_the_numbers_are_those_of_the_report(trained, capsys):
         assert {f"{one['objective']:.6g}", f"{one['relative_gap']:.1e}"} <= set(cells)
     for name, cost in report["stages"].items():
         assert cells[cells.index(name) + 1] == f"{cost['wall_seconds']:.2f}"
-    assert f"Peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB" in text
     assert (run / "config.toml").read_text().strip() in texts(found, "pre")
-    assert "deskew" in text
     titles = texts(found, "title")
     for words in ("objective against", "relative gap against", "active candidates against", "share that is right"):
         assert any(title.startswith(words) for title in titles)
-    assert f"calibration error {100 * report['probabilities']['calibration_error']:.2f} %" in " ".join(text.split())
     assert "Not shown" not in text
 
 

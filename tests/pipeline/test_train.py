@@ -69,9 +69,6 @@ def test_a_used_folder_is_refused_and_resume_answers_from_it(trained, features, 
     assert after.keys() == before.keys()
     train(run, features, *SMALL, "--resume", "auto", "--penalty", "7", dataset=classes, code=78)
     assert "solver.penalty: 0.01 in the run, 7.0 asked" in capsys.readouterr().err
-    shutil.rmtree(run / "model")
-    train(run, features, "--resume", "require", dataset=classes, code=65)
-    assert "model" in the_error(capsys)
 
 
 def test_missing_the_tolerance_is_never_a_silent_success(features, classes, tmp_path, capsys):

@@ -10,21 +10,16 @@ from sklearn import datasets
 
 from pipeline.errors import ConfigError
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.prediction.conformal import Conformal, conformal_of, label_sets
+from pipeline.prediction.conformal import conformal_of, label_sets
 
 Rows = tuple[np.ndarray, np.ndarray]
-
-
-def of_rows(scores: np.ndarray) -> Conformal:
-    found = conformal_of(scores, np.ones(len(scores)), np.arange(len(scores)))
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize("n", [1, 9, 19, 20, 199, 1000])
 def test_a_quantile_is_the_score_of_the_rank_that_one_row_more_asks_for(n):
     scores = np.random.default_rng(n).normal(size=n)
-    found = of_rows(scores)
+    found = conformal_of(scores, np.ones(n), np.arange(n))
+    assert found is not None
     assert found.n_units == n
     for level in (0.005, 0.5, 0.7, 0.9, 0.95, 0.995):
         rank = math.ceil((n + 1) * round(200 * level) / 200 - 1e-9)

@@ -61,9 +61,7 @@ def test_a_table_without_a_header_is_read_so_again(tmp_path, capsys):
     data = write(tmp_path / "data.csv", rows, header=False)
     no_header = ("--set", "data.header=false", "--target", "0")
     assert training.main([str(data), "--run-dir", str(tmp_path / "refused")]) == 65
-    told = capsys.readouterr().err
-    assert "data.csv: its first line holds numbers (" in told
-    assert told.endswith("no names; put the names of the columns above it, or train with --set data.header=false\n")
+    assert "train with --set data.header=false" in capsys.readouterr().err
     run = train_beside(tmp_path, "run", data, *no_header, *OPTIONS, quiet=False)
     assert "target: f0" in capsys.readouterr().err
     found = report_of(run)
@@ -74,8 +72,6 @@ def test_a_table_without_a_header_is_read_so_again(tmp_path, capsys):
     rows[["f2", "f0", "f1", "f3"]].to_parquet(tmp_path / "data.parquet")
     found = evaluated(capsys, run / "model", tmp_path / "data.parquet")
     assert (found["r2"], found["n_rows"]) == (expected["r2"], N)
-    assert training.main([str(tmp_path / "data.parquet"), *no_header, "--dry-run"]) == 2  # parquet always has one
-    assert "data.header has no effect on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("intercept", [0.0, 2.5])
