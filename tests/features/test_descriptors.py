@@ -23,26 +23,6 @@ def images():
     return open_source(SourceSpec("digits", n_train=31)).train.X[:31]
 
 
-@pytest.mark.parametrize(
-    ("spec", "length"),
-    [
-        (FeatureSpec("soft-hog"), 512),
-        (FeatureSpec("soft-hog", deskew=1.0, power=0.5), 512),
-        (FeatureSpec("sphog"), 2172),
-        (FeatureSpec("raw"), 784),
-    ],
-)
-def test_length_type_and_layout(images, spec, length):
-    features = extract(spec, images)
-    assert features.shape == (31, length)
-    assert feature_length(spec, (28, 28)) == length
-    assert features.dtype == np.float32
-    assert features.flags.c_contiguous
-    assert np.isfinite(features).all()
-    assert features.any()
-    assert np.array_equal(features[5:9], extract(spec, np.asfortranarray(images[5:9])))
-
-
 def test_raw_scales_bytes_only(images):
     assert np.array_equal(extract(FeatureSpec("raw"), images), images.reshape(31, -1).astype(np.float32) / 255)
     table = np.random.default_rng(0).standard_normal((5, 3))
