@@ -46,10 +46,8 @@ def test_of_many_rows_some_tell_the_ranking(rings, ring_data, capsys, monkeypatc
     """Those that are drawn by their numbers, in blocks of any size."""
     monkeypatch.setattr(ranking, "MOST_KEPT", 240)
     monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 11)
-    found, model = (
-        evaluated(capsys, rings["binary"] / "model", ring_data["binary"]),
-        load_model(rings["binary"] / "model"),
-    )
+    folder = rings["binary"] / "model"
+    found, model = evaluated(capsys, folder, ring_data["binary"]), load_model(folder)
     kept = ranking.kept_rows(240 / (3 * N), 0, N)
     assert 0.3 * N < np.count_nonzero(kept) < 0.7 * N
     decision = model.decision_function(model.features_of(X[kept]))[:, 0]

@@ -251,11 +251,9 @@ def test_a_model_never_needs_the_column(tmp_path):
     """It is passed over in tables to predict, by name and by place, and in a test part."""
     FRAME.to_csv(tmp_path / "t.csv")
     FRAME.to_csv(tmp_path / "plain.csv", index=False)
-    columns = opened(tmp_path / "t.csv", test=str(tmp_path / "plain.csv")).columns
-    same(
-        opened(tmp_path / "t.csv", test=str(tmp_path / "plain.csv")),
-        opened(tmp_path / "t.csv", test=str(tmp_path / "t.csv")),
-    )
+    one, other = (opened(tmp_path / "t.csv", test=str(tmp_path / name)) for name in ("plain.csv", "t.csv"))
+    same(one, other)
+    columns = one.columns
     for known in (columns, type(columns)(()), type(columns)(("a", "b"))):
         for name, first in (("t.csv", 1), ("plain.csv", 0)):
             layout = model_layout(Table.in_files(tmp_path / name), None, known, 2, labelled=True)
