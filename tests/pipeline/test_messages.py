@@ -99,9 +99,7 @@ CASES = {
     "train: more centers than rows": Case(f"{DIGITS} --centers 100000", 2, "1348"),
     "train: too little memory": Case(f"{DIGITS} --memory-limit 100MiB", 71, "--memory-limit"),
     "train: nothing to resume": Case(f"{DIGITS} --resume require", 66, "holds no run"),
-    "train: a run of another version": Case(
-        "train x --run-dir {old} --resume auto", 78, "is of another version of this"
-    ),
+    "train: a run of another version": Case("train x --run-dir {old} --resume auto", 78, "is of another version"),
     "evaluate: a run of another version": Case("evaluate {old}", 78, "is of another version"),
     "train: a scheduler without a key": Case(f"{DIGITS} --scheduler tls://127.0.0.1:9", 2, "COMM__TLS__CLIENT__KEY"),
     "train: a setting without effect": Case(f"{DIGITS} --set data.drop=a", 2, "no effect"),

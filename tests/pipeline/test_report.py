@@ -244,9 +244,7 @@ def test_what_has_no_place_is_left_out():
     assert plot({}, Axis("x"), Axis("y")) is None
     assert plot({"a": [(1, 0.0), (2, -1.0), (3, float("nan"))]}, Axis("x"), Axis("y", log=True)) is None
     assert len(places_of(drawn({"a": [(1, 0.0), (2, 1.0), (3, 2.0)]}, Axis("y", log=True)))) == 2
-    many = places_of(drawn({"a": [(k, k) for k in range(10_000)]}, Axis("y")))
-    assert len(many) == 400
-    assert many[0, 0] < many[-1, 0] == pytest.approx(436.8, abs=1)
+    assert len(places_of(drawn({"a": [(k, k) for k in range(10_000)]}, Axis("y")))) == 400
 
 
 def test_a_run_tells_of_the_classes_that_it_misses(features, tmp_path, capsys):
