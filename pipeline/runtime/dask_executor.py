@@ -370,5 +370,5 @@ def asking() -> Iterator[None]:
     try:
         yield
     except (CancelledError, PoolCancelledError, ClosedClientError, OSError, *_CLOSED) as error:
-        remedy = "run again with `resume=auto`; to use a cluster again, give its address too"
+        remedy = "start it and its workers again, and run again with `resume=auto`"
         raise SchedulerError(f"the dask scheduler was lost ({type(error).__name__}); {remedy}") from None
