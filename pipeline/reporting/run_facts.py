@@ -18,7 +18,7 @@ from pipeline.config.settings import worded
 from pipeline.errors import ExitCode, MissingRunError
 from pipeline.runtime.console import describe
 from pipeline.runtime.progress import Progress, duration
-from pipeline.runtime.run_folder import frozen_config, resume_command
+from pipeline.runtime.run_folder import frozen_config, read_environment, resume_command
 from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
 from storage.files import open_plain, parse_json, read_errors, read_record
 from storage.folder_layouts import RunLayout
@@ -42,9 +42,10 @@ def status(root: Path) -> dict[str, Any]:
     damaged: list[str] = []
     # Who holds the lock is asked first: a run that ends meanwhile counts as running once more, never as killed.
     held_by = holder(layout.lock)
-    if not (layout.config.exists() or held_by):
+    is_run = layout.config.exists() or layout.state.exists()
+    if not (is_run or held_by):
         raise MissingRunError(f"{root} holds no run; name the folder of one")
-    config = tried(damaged, "settings", lambda: frozen_config(layout)) if layout.config.exists() else None
+    config = tried(damaged, "settings", lambda: frozen_config(layout)) if is_run else None
     stored: dict[str, Any] = {}
     if layout.state.exists():
         stored = tried(damaged, "progress", lambda: read_record(layout.state)) or {}
@@ -54,7 +55,7 @@ def status(root: Path) -> dict[str, Any]:
     if held_by:
         state = "running"
     elif layout.report.exists():
-        state, report = "finished", tried(damaged, "report", lambda: read_record(layout.report))
+        state, report = "finished", tried(damaged, "report", lambda: _report(layout))
     under_way = stored if state != "finished" else {}
     progress, resume = under_way.get("progress"), resume_command(config.dataset if config else "DATASET", root)
     if progress and state != "running":
@@ -77,6 +78,13 @@ def status(root: Path) -> dict[str, Any]:
     }
 
 
+def _report(layout: RunLayout) -> dict[str, Any]:
+    """Return the report of a finished run. Raises ConfigMismatchError where another version wrote it."""
+    with suppress(CorruptDataError, MissingDataError):  # of env.json, which `frozen_config` tells
+        read_environment(layout)
+    return read_record(layout.report)
+
+
 def status_of_all(folder: Path) -> list[dict[str, Any]]:
     """Return the facts of all runs in a folder, by their names; of one that cannot be read only where it is."""
     runs = list[dict[str, Any]]()
@@ -84,7 +92,7 @@ def status_of_all(folder: Path) -> list[dict[str, Any]]:
         with suppress(MissingRunError, MissingDataError):  # it is none, or was removed meanwhile
             try:
                 runs.append(status(root))
-            except (OSError, UnavailableStoreError) as error:
+            except (OSError, UnavailableStoreError, CorruptDataError) as error:
                 runs.append({"run": str(root), "state": "unreadable", "last_error": str(error), "damaged": []})
     return runs
 
