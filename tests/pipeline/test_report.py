@@ -201,9 +201,7 @@ def test_labels_are_text_and_never_markup_and_data_that_are_gone_leave_the_rest(
     (tmp_path / "words.npz").unlink()
     found = page_of(run, tmp_path / "page.html")
     assert {"Misclassified", "Confusion"} <= set(texts(found, "h2"))
-    assert f"Not shown or damaged: examples: dataset {tmp_path / 'words.npz'}: no such file or folder" in texts(
-        found, "p"
-    )
+    assert f"Not shown or damaged: examples: {tmp_path / 'words.npz'}: no such file or folder" in texts(found, "p")
 
 
 def test_nothing_is_downloaded_for_a_report(tmp_path, monkeypatch):
