@@ -231,7 +231,6 @@ DOORS: dict[str, Any] = {
     "stored": (disk.open_plain, CorruptDataError),
     "users": (users.open_plain, DataError),
     "lines": (disk.LineFile, CorruptDataError),
-    "new lines": (lambda path: disk.LineFile(path, fresh=True), CorruptDataError),
     "lock": (lambda path: hold_lock(path, "a test").__enter__(), CorruptDataError),
     "holder": (holder, CorruptDataError),
 }
