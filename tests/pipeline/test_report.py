@@ -320,7 +320,8 @@ def test_a_run_tells_of_the_classes_that_it_misses(features, tmp_path, capsys):
 def test_without_its_data_a_run_is_told_by_the_predictions_that_it_keeps(tmp_path, kind, asked):
     """As with them, but for rows that explain; a file that holds no predictions is named."""
     labels = {"words": ("up", "down"), "fractions": (1 / 3, 2 / 3)}.get(kind)
-    y = np.where(X[:, 0] > 0, *labels) if labels else X[:, 0] ** 2
+    noise = np.random.default_rng(0).normal(size=len(X))
+    y = np.where(X[:, 0] + noise > 0, *labels) if labels else X[:, 0] ** 2
     np.savez(data := tmp_path / "data.npz", X=X, y=y)
     run = train_beside(tmp_path, "run", data, "--centers", "40", *asked.split())
     with data.open("rb") as stream:
