@@ -9,9 +9,8 @@ import csv
 import io
 import math
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,7 @@ MOST_POINTS = 400  # of one line; more would only make the file larger
 FEW_POINTS = 30  # which are marked, each
 MOST_LINES = 10  # of one plot, which has no more colours
 MOST_SIDE, LARGE_SIDE = 64, 128  # pixels of a picture
-SPREAD = 100.0  # largest over smallest value from which an axis is logarithmic unless told otherwise
+SPREAD = 100.0  # largest over smallest value of a regression from which its axes are logarithmic
 SOLVE_KEYS = {
     *("statistics", "output", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
     *("visits", "skipped_as_shrunk", "skipped_as_screened", "not_drawn"),
@@ -237,7 +236,7 @@ def _roc(model: SparseKernelModel, kept: Kept) -> Figure | None:
         if false[-1] and true[-1]:
             lines[str(model.labels[k])] = list(zip(false / false[-1], true / true[-1], strict=True))
     false_share, true_share = "share of other rows at or above", "share of the class at or above"
-    return plot(lines, Axis(false_share, log=False), Axis(true_share, log=False)) if lines else None
+    return plot(lines, Axis(false_share), Axis(true_share)) if lines else None
 
 
 def _explained(
@@ -281,13 +280,13 @@ def _reliability(model: SparseKernelModel, kept: Kept) -> Figure | None:
     least = min(*x, *y)
     sure = f"largest probability, mean of {len(groups[-1])} test rows"
     lines = {"calibrated": [(least, least), (1.0, 1.0)], "test rows": list(zip(x, y, strict=True))}
-    return plot(lines, Axis(sure, log=False), Axis("share that is right", log=False))
+    return plot(lines, Axis(sure), Axis("share that is right"))
 
 
 def _scatter(kept: Kept) -> Figure | None:
     y, f = kept.truth, kept.found
     ends = [float(min(y.min(), f.min())), float(max(y.max(), f.max()))]
-    log = Axis("").over([*y.tolist(), *f.tolist()]).log  # of both, so that equal values lie on one line
+    log = 0 < SPREAD * ends[0] <= ends[1]  # of both, so that equal values lie on one line
     lines = {"test rows": list(zip(y.tolist(), f.tolist(), strict=True)), "equal": [(end, end) for end in ends]}
     return plot(lines, Axis("truth", log), Axis("prediction", log), dots="test rows")
 
@@ -296,7 +295,7 @@ def _histogram(y: NDArray[np.float64]) -> Figure | None:
     counts, edges = np.histogram(y, min(max(math.isqrt(len(y)), 5), MOST_STEPS))
     steps = [(edge, count) for k, count in enumerate(counts.tolist()) for edge in edges[k : k + 2].tolist()]
     steps = [(steps[0][0], 0), *steps, (steps[-1][0], 0)]
-    return plot({"": steps}, Axis("truth", log=False), Axis("test rows", log=False), filled=True)
+    return plot({"": steps}, Axis("truth"), Axis("test rows"), filled=True)
 
 
 def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
@@ -343,16 +342,10 @@ def _log_line(record: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """A labelled axis, linear or logarithmic; None: as the values spread."""
+    """A labelled axis, linear or logarithmic."""
 
     label: str
-    log: bool | None = None
-
-    def over(self, values: Sequence[float]) -> "Axis":
-        if self.log is not None:
-            return self
-        known = [value for value in values if math.isfinite(value)]
-        return replace(self, log=bool(known) and 0 < SPREAD * min(known) <= max(known))
+    log: bool = False
 
     def place(self, value: float) -> float:
         """Return the place of a value; NaN for one that a logarithmic axis does not have."""
@@ -384,7 +377,6 @@ def plot(lines: Lines, x: Axis, y: Axis, dots: str | None = None, *, filled: boo
 
     filled: the area below lines, without points.
     """
-    x, y = (axis.over([point[k] for points in lines.values() for point in points]) for k, axis in enumerate((x, y)))
     drawn = dict[str, list[tuple[float, float]]]()
     for name, values in lines.items():
         points = [point for a, b in values if all(map(math.isfinite, point := (x.place(a), y.place(b))))]
@@ -446,42 +438,35 @@ def picture(image: NDArray[np.generic], most_side: int = MOST_SIDE) -> str:
 
 def plots_of(
     report: dict[str, Any] | None, last_solves: Sequence[dict[str, Any]], labels: Sequence[object]
-) -> dict[str, list[Figure]]:
+) -> dict[str, list[Figure | None]]:
     """Return the plots of each section of the page, of its report and of the records of its last solves."""
-    drawn = {"solves": _solves(last_solves, labels)} | (_of_report(report) if report else {})
-    return defaultdict(list, {section: [one for one in figures if one] for section, figures in drawn.items()})
+    held_out, report = Axis("held-out mean squared error"), report or {}
+    drawn: dict[str, list[Figure | None]] = {"path": [], "selection": [], "moves": []}
+    drawn["solves"] = _solves(last_solves, labels)
+    if path := report.get("path"):
+        axes = {"hold_out_error": Axis("held-out error"), "n_centers": Axis("centers")}
+        drawn["path"] = [plot({"": _points(path, "penalty", y)}, Axis("penalty", log=True), axes[y]) for y in axes]
+    if selected := report.get("selection"):
+        test = Axis("test mean squared error" if report["task"] == "regression" else "share of test rows that is wrong")
+        axes, size = {"test_error": test, "hold_out_error": held_out}, Axis("centers", log=True)
+        drawn["selection"] = [plot({"": _points(selected["curve"], "size", y)}, size, axes[y]) for y in axes]
+    if moves := report.get("moves"):
+        drawn["moves"] = [plot({"": list(enumerate(moves["held_out_errors"]))}, Axis("step"), held_out)]
+    return drawn
 
 
 def _solves(last_solves: Sequence[dict[str, Any]], labels: Sequence[object]) -> list[Figure | None]:
-    sweeps, drawn = Axis("sweeps and Newton rounds", log=False), dict[str, list[dict[str, Any]]]()
+    drawn = dict[str, list[dict[str, Any]]]()
     for output in sorted({record["output"] for record in last_solves})[:MOST_LINES]:
         name = str(labels[output]) if output < len(labels) else f"output {output}"
         drawn[name] = [record for record in last_solves if record["output"] == output]
     axes = {"objective": Axis("objective"), "relative_gap": Axis("relative gap", log=True)}
     axes["n_active"] = Axis("active candidates")
     return [
-        plot({name: _points(records, "iteration", key) for name, records in drawn.items()}, sweeps, axis)
-        for key, axis in axes.items()
+        plot({name: _points(drawn[name], "iteration", y) for name in drawn}, Axis("sweeps and Newton rounds"), axes[y])
+        for y in (axes if drawn else ())
     ]
 
 
-def _points(records: Sequence[dict[str, Any]], x: str, y: str, scale: float = 1.0) -> list[tuple[float, float]]:
-    return [(one[x], scale * one[y]) for one in records if one.get(y) is not None]
-
-
-def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
-    held_out, drawn = Axis("held-out mean squared error"), dict[str, list[Figure | None]]()
-    if path := report["path"]:
-        axes = {"hold_out_error": Axis("held-out error"), "n_centers": Axis("centers")}
-        drawn["path"] = [plot({"": _points(path, "penalty", y)}, Axis("penalty", True), axes[y]) for y in axes]
-    if selected := report["selection"]:
-        size, curve = Axis("centers", log=True), selected["curve"]
-        values = report["task"] == "regression"
-        name, scale = ("test mean squared error", 1.0) if values else ("test error, %", 100.0)
-        drawn["selection"] = [
-            plot({"": _points(curve, "size", "test_error", scale)}, size, Axis(name)),
-            plot({"": _points(curve, "size", "hold_out_error")}, size, held_out),
-        ]
-    if moves := report["moves"]:
-        drawn["moves"] = [plot({"": list(enumerate(moves["held_out_errors"]))}, Axis("step", log=False), held_out)]
-    return drawn
+def _points(records: Sequence[dict[str, Any]], x: str, y: str) -> list[tuple[float, float]]:
+    return [(one[x], one[y]) for one in records if one.get(y) is not None]

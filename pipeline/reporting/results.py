@@ -76,7 +76,6 @@ def _weighting(work: Workspace) -> dict[str, Any] | None:
         "weights": data.weights,
         "class_weight": data.class_weight,
         "class_factors": list(facts.class_factors) or None,
-        "classes": list(work.shape.classes) if facts.class_factors else None,
         "test_weighted": "test" in work.shape.weighted,
     }
 

@@ -27,6 +27,7 @@ from storage.folders import holder
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
 SAVED = ("passes/*/sums-*.npz", "checkpoints/*.npz", "scores/*.npz", "solutions/*.npz")
 LOW_RECALL, WORST_CLASSES = 0.9, 10  # below which the table of a run names classes, and how many
+LEAST_SHARE = 0.001  # of a feature in squared distances that is told as a number
 SCALES = {"plain": "as they are", "diagonal": "with a scale each", "metric": "with a metric"}
 
 _Value = TypeVar("_Value")
@@ -187,20 +188,12 @@ def table(report: dict[str, Any]) -> list[str]:
     lines += ["", f"model: {counted(report['model_n_centers'], 'center')}; {cost}"]
     if report["columns"]:
         lines.append(column_words(report))
-    if moves := report["moves"]:
-        before, after, kept = moves["held_out_before"], moves["held_out_after"], moves["kept_step"]
-        change = f"falls from {before:.6g} to {after:.6g}" if kept else f"of {before:.6g} does not fall"
-        steps = f"{kept} of {counted(moves['steps'], 'step')} kept"
-        lines.append(f"centers moved: {steps}, the held-out mse {change}")
+    lines += [move_words(report)] if report["moves"] else []
     if report["penalised"]:
         lines.append(f"{before_words(report)}: {error_words(report['penalised'], report)}")
     lines += [error_words(report, report), *class_lines(report, few=True), *ranking_words(report)]
     if numbers := report["probabilities"]:
-        by = f"by {numbers['n_rows']} training rows"
-        lines.append(f"{probability_words(numbers)}; {by}: {calibration_words(numbers)}")
-        if numbers["seen"]:
-            why = "the temperature was found on rows that the weights were fitted to"
-            lines.append(f"probabilities may be too sure: {why}; `solver.refit=ridge` helps")
+        lines.append(f"{probability_words(numbers)}; {calibration_words(numbers)}")
     lines += [coverage_words(report["coverage"], report["task"])] if report["coverage"] else []
     return lines + remarks(report)
 
@@ -224,6 +217,14 @@ def column_words(report: dict[str, Any]) -> str:
     kept = f"{never * n_train:.3g} of {count * n_train:.3g} values never kept"
     priced = f"priced {columns['on_the_fly']} times, {report['kernel_entries']:.3g} values computed in all"
     return f"kernel columns: {never} of {count} never materialised ({kept}); {priced}; {columns['active']} active"
+
+
+def move_words(report: dict[str, Any]) -> str:
+    """Return how far the centers were moved, and what that gained."""
+    moves = report["moves"]
+    before, after, kept = moves["held_out_before"], moves["held_out_after"], moves["kept_step"]
+    change = f"falls from {before:.6g} to {after:.6g}" if kept else f"of {before:.6g} does not fall"
+    return f"centers moved: {kept} of {counted(moves['steps'], 'step')} kept, the held-out mse {change}"
 
 
 def weighting_lines(report: dict[str, Any]) -> list[str]:
@@ -344,9 +345,11 @@ def _class_line(one: Mapping[str, Any], numbers: Mapping[str, Any], k: int, widt
 
 
 def calibration_words(numbers: Mapping[str, Any]) -> str:
-    """Return what makes the probabilities of a run, and where labels are not made of them."""
-    told = " and offsets; labels are not always the likeliest class" if numbers["offsets"] else ""
-    return f"temperature {numbers['temperature']:.3g}{told}"
+    """Return what makes the probabilities of a run, by which rows it was found, and what to mind of them."""
+    words = f"by {numbers['n_rows']} training rows: temperature {numbers['temperature']:.3g}"
+    words += " and offsets; labels are not always the likeliest class" if numbers["offsets"] else ""
+    seen = "probabilities may be too sure: the temperature was found on rows that the weights were fitted to"
+    return f"{words}; {seen}; `solver.refit=ridge` helps" if numbers["seen"] else words
 
 
 def probability_words(numbers: Mapping[str, Any]) -> str:
@@ -409,10 +412,11 @@ def kernel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def chosen_words(report: dict[str, Any]) -> list[str]:
     """Return why a kernel was chosen, where another that was tried has a lower error."""
-    errors = {one["hold_out_error"]: one["chosen"] for one in report["kernels_tried"]}  # of equal ones the last
-    if not any(errors.values()):
+    tried = report["kernels_tried"]
+    chosen = [one["hold_out_error"] for one in tried if one["chosen"]]
+    if not chosen:
         return ["chosen: the mean of the targets; by folds, no kernel tells more than that"]
-    if errors[min(error for error in errors if error is not None)]:
+    if chosen == [min(one["hold_out_error"] for one in tried if one["hold_out_error"] is not None)]:
         return []
     return ["chosen: the lowest error on as many candidates, or a simpler choice that is worse by no more than chance"]
 
@@ -421,7 +425,8 @@ def _scale_lines(report: dict[str, Any]) -> list[str]:
     scales = report["feature_scales"]
     if scales["kind"] == "plain":
         return ["feature scales: none; to learn them gained nothing on held-out rows"]
-    most = ", ".join(f"{name} {share_words(share)}" for name, share in names_by_importance(scales, 5))
+    told = [one for one in names_by_importance(scales, 5) if one[1] >= LEAST_SHARE]
+    most = ", ".join(f"{name} {share_words(share)}" for name, share in told)
     without, error = scales["hold_out_error_without"], scales["hold_out_error"]
     gain = "" if without is None else f"; the {trial_error(report)} falls from {without:.6g} to {error:.6g}"
     what = "feature metric" if scales["kind"] == "metric" else "feature scales"
@@ -430,7 +435,7 @@ def _scale_lines(report: dict[str, Any]) -> list[str]:
 
 def share_words(share: float) -> str:
     """Return a share as a percentage of one decimal."""
-    return f"{100 * share:.1f} %" if share >= 0.001 else "below 0.1 %"
+    return f"{100 * share:.1f} %" if share >= LEAST_SHARE else f"below {100 * LEAST_SHARE:g} %"
 
 
 def names_by_importance(scales: dict[str, Any], most: int) -> list[tuple[str, float]]:
