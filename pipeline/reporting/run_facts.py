@@ -425,22 +425,19 @@ def _scale_lines(report: dict[str, Any]) -> list[str]:
     scales = report["feature_scales"]
     if scales["kind"] == "plain":
         return ["feature scales: none; to learn them gained nothing on held-out rows"]
-    told = [one for one in names_by_importance(scales, 5) if one[1] >= LEAST_SHARE]
-    most = ", ".join(f"{name} {share_words(share)}" for name, share in told)
+    most = ", ".join(f"{name} {100 * share:.1f} %" for name, share in names_by_importance(scales, 5))
     without, error = scales["hold_out_error_without"], scales["hold_out_error"]
     gain = "" if without is None else f"; the {trial_error(report)} falls from {without:.6g} to {error:.6g}"
     what = "feature metric" if scales["kind"] == "metric" else "feature scales"
     return [f"{what}: learned{gain}; most important: {most}"]
 
 
-def share_words(share: float) -> str:
-    """Return a share as a percentage of one decimal."""
-    return f"{100 * share:.1f} %" if share >= LEAST_SHARE else f"below {100 * LEAST_SHARE:g} %"
-
-
 def names_by_importance(scales: dict[str, Any], most: int) -> list[tuple[str, float]]:
-    """Return the names and the importances of the most important features of a report, the largest first."""
-    shares = scales["importances"]
+    """Return the names and the importances of the most important features of a report, the largest first.
+
+    The first, and others as far as their share is at least LEAST_SHARE.
+    """
+    shares, names = scales["importances"], scales["names"]
     order = sorted(range(len(shares)), key=lambda j: -shares[j])[:most]
-    names = scales["names"]
-    return [(printable(names[j]) if names else f"feature {j}", shares[j]) for j in order]
+    told = [j for j in order if shares[j] >= LEAST_SHARE] or order[:1]
+    return [(printable(names[j]) if names else f"feature {j}", shares[j]) for j in told]
