@@ -101,6 +101,7 @@ def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
         "many_classes": MOST_SHOWN_CLASSES,
         "confusion": _confusion(report) if report and report["confusion"] else None,
         "n_centers": predictor.model.n_centers if predictor else None,
+        "columns": predictor.model.table_columns if predictor else None,
         "growth": list({one["candidates"]: one for one in log if one.keys() >= GROWTH_KEYS}.values()),
         "stages": in_order((report or facts)["stages"] or {}),
         "peak_bytes": (report or facts)["peak_rss_bytes"],
