@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ from pipeline.config.command_line import add_data_options, command_parser
 from pipeline.errors import ConfigError
 from pipeline.reporting.run_facts import limit_words
 from pipeline.runtime import stopping
-from pipeline.runtime.console import Console, answered
+from pipeline.runtime.console import Console, StageLine, answered
+from pipeline.runtime.progress import MEASURED_SECONDS, Progress
 from storage.errors import CannotWriteError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
@@ -123,7 +125,12 @@ def _predict(arguments: argparse.Namespace) -> None:
                 columns += [*_why(block.explained, of_centers), block.explained.total]
                 counts.update(n_cancelled=block.explained.n_cancelled)
             write(model.labels_of(block.decision), block.decision, others=columns)
-            counts.update(n_far=block.n_far, n_at_limit=block.n_at_limit)
+            counts.update(n_far=block.n_far, n_at_limit=block.n_at_limit, n_done=len(block.decision))
+
+    def words() -> str:
+        done, seconds = counts["n_done"], time.perf_counter() - started
+        left = seconds / done * (examples.n_rows - done) if done and seconds >= MEASURED_SECONDS else None
+        return Progress(done, examples.n_rows, "rows", seconds_left=left).text()
 
     files, regression = examples.file_names, model.task == "regression"
     if out is None:
@@ -131,7 +138,9 @@ def _predict(arguments: argparse.Namespace) -> None:
     else:
         form = examples.n_rows, model.label_dtype(), files
         file = writing(out, names, *form, others=others, regression=regression, replace=arguments.force)
-        with stopping.current().working(), file as write:
+        is_shown = not arguments.quiet and sys.stderr.isatty()
+        shown = StageLine(sys.stderr, "predict", words) if is_shown else nullcontext()
+        with stopping.current().working(), file as write, shown:
             write_all(write)
             stopping.check()
     for line in prediction.warnings_of(model, examples, counts["n_far"], counts["n_cancelled"]):

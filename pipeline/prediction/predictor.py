@@ -288,6 +288,8 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, 
         names = np.array(listed if found is None else found.names, np.dtypes.StringDType())
         at, pictures = place.resolve(), Pictures(place, names, decoder, found)
         labels = [class_of(name) if place == folder and "/" in name else (at / name).parent.name for name in names]
+        if asked.labelled and set(labels).isdisjoint(map(str, model.labels)):
+            raise DataError(f"{folder}: has no folders of the model's classes to compare with; use pipeline.predict")
         piece = _array_piece(str(folder), pictures, np.array(labels) if asked.labelled else None)
         pieces.append(replace(piece, names=names))
         notes += () if found is None else found.notes

@@ -115,7 +115,7 @@ def test_the_error_falls_and_report_and_page_say_by_how_much(place):
     assert stay["moves"] is None
     text = " ".join(page(RunLayout(place / "move")).split())
     assert f"{errors[0]:.6g} to {moves['held_out_after']:.6g}" in text
-    assert text.partition('<p id="moves">')[2].partition("</p>")[0].count("<circle") == len(errors)
+    assert text.partition('id="moves">')[2].partition("</div>")[0].count("<circle") == len(errors)
     assert "Moved centers" not in page(RunLayout(place / "stay"))
 
 

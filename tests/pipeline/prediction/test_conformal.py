@@ -202,7 +202,7 @@ def test_the_command_and_evaluate_tell_what_the_model_covers(rings, ring_data, t
         assert told["coverage"]["reached"] == pytest.approx(reached)
         assert told["coverage"]["size"] == pytest.approx(size, rel=1e-4)
     assert evaluate.main([str(rings[task])]) == 0
-    assert f"coverage: {100 * reached:.2f} % are in" in capsys.readouterr().out
+    assert f"hold {100 * reached:.2f} % of the rows" in capsys.readouterr().out
 
 
 def test_what_is_not_supported_is_refused_with_the_reason(
