@@ -116,14 +116,10 @@ def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
 
 
 def _records(layout: RunLayout, damaged: list[str]) -> list[dict[str, Any]]:
-    """Return the iteration records so far: those of the solves that are done, then those of the ones under way."""
-    files = [layout.metrics, *sorted(layout.solutions.glob("*.jsonl"))]
-    latest: dict[tuple[str, ...], dict[str, Any]] = {}
-    for record in (one for path in files for one in tail(path, MOST_TAIL_BYTES, damaged)):
-        # A resumed run may tell of one twice.
-        key = ("statistics", "output", "penalty", "iteration", "round")
-        latest[tuple(str(record.get(name)) for name in key)] = record
-    return list(latest.values())
+    """Return the iteration records of the solves that are done; a resumed run may have told of one twice."""
+    key = ("statistics", "output", "penalty", "iteration", "round")
+    told = tail(layout.metrics, MOST_TAIL_BYTES, damaged)
+    return [*{tuple(str(record.get(name)) for name in key): record for record in told}.values()]
 
 
 def _of_predictions(predictor: Predictor | None, notes: list[str], damaged: list[str]) -> dict[str, Any]:
