@@ -124,20 +124,6 @@ def descriptors(folder: Path) -> Table:
     return pivot(rows, "setting", "dataset", cell, lines, columns)
 
 
-def feature_scales(folder: Path) -> Table:
-    lines = {
-        "noise": "32 inputs, 5 matter, noise 0.20",
-        "friedman": "30 inputs, 5 matter, noise 0.20",
-        "arm": "an arm of 8 joints, noise 0.05",
-        "directions": "sums of 20 inputs, noise 0.10",
-        "abalone": "abalone",
-        "boston": "boston",
-    }
-    columns = {"median": "no scales", "learned, median": "learned", "boosting": "gradient boosting"}
-    rows = json_of(folder / "feature_scales.json")
-    return pivot(rows, "table", "way", lambda found: f"{means(found, 'rmse'):.3f}", lines, columns)
-
-
 FORMS = {"csv": "csv", "parquet": "parquet", "parts": "parquet in 64 parts", "zarr": "zarr"}
 
 
@@ -404,7 +390,6 @@ MEASUREMENTS = {
         CENTERS | RMSE | SECONDS,
     ),
     "descriptors": Measurement(("python jobs/benchmarks/descriptors.py --out DIR",), descriptors),
-    "feature-scales": Measurement(("python jobs/benchmarks/feature_scales.py --out DIR --draws 1",), feature_scales),
     "tables-reading": Measurement(("python jobs/benchmarks/tables.py --out DIR",), tables_reading),
     "tables-training": Measurement(("python jobs/benchmarks/tables.py --out DIR --train",), tables_training),
     "all-candidates": Measurement(("python jobs/benchmarks/all_candidates.py --out DIR",), all_candidates),

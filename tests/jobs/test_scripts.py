@@ -107,12 +107,10 @@ def test_speed(script):
 
 
 SETTINGS = [{"name": "sphog"}, {"name": "soft-hog", "deskew": 0.0}, {"name": "raw", "power": 1.0}]
-NOISE = {"N_TRAIN": 1200, "N_TEST": 100}
 # Of a script: words, constants, how many rows it writes, and a number of each that is above 0 and below 100.
 ROWS: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "tables": ("--rows 2000 --rounds 1", {}, 9, "seconds"),
     "descriptors": ("--datasets digits --draws 2 --centers 60 --widths 0.5,0.7", {"SETTINGS": SETTINGS}, 12, "width"),
-    "feature_scales": ("--tables noise --draws 1 --centers 100 --size 40", NOISE, 5, "rmse"),
     "solvers": ("--problems paper --centers 300 --penalties 100 --solvers newton,shrinking", {}, 2, "n_active"),
 }
 
