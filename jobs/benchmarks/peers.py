@@ -22,7 +22,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import mean, variance
 
 from child_process import Facts, facts_of
 
@@ -30,14 +29,8 @@ METHODS = "svc,nystroem-1000,nystroem-3000,kernel-ridge-10000,random-1000,random
 METHODS += "greedy-2000-12000,greedy-1200-3500,all"
 METHODS += "".join(f",nystroem-1000@{seed},ridge-1000@{seed}" for seed in range(1, 5))
 SIZED = r"svc|all|(nystroem|kernel-ridge|random|ridge|greedy)-\d+(@\d+)?|greedy-\d+-\d+(@\d+)?"
-OWN = ("ridge", "all", "greedy")
-WORDS = {"svc": "SVC", "nystroem": "Nystroem({}) + ridge", "kernel-ridge": "kernel ridge, {} rows"}
-WORDS |= {"random": "{} random centers", "ridge": "{} candidates", "all": "all candidates", "greedy": "greedy {}"}
-PAIR = ("ridge", "nystroem")  # whose times and errors are compared, over all draws
 INTERCEPT = ("--set", "solver.intercept=true")  # the paper's settings have none
 POOL = 6  # candidates of a greedy selection for each center
-WITHIN_POINTS, SMALLER, FASTER_FIT, FASTER_PREDICT = 0.2, 3, 5, 20
-TIMES = {"fit_seconds": "fit", "predict_seconds": "predict the test part"}
 COLUMNS = {"centers": 9, "error, %": 10, "fit, s": 10, "predict, s": 12, "peak, MiB": 11, "model, MiB": 12}
 COLUMNS |= {"command, s": 12}  # header → width of the table's columns
 START_SECONDS = 3600.0  # imports, and reading or building the features
@@ -136,54 +129,13 @@ def line(row: Facts) -> str:
     return text.rstrip() + ("" if row["ended"] in ("done", "capped") else f"  {row['ended']}")
 
 
-def claims(rows: list[Facts]) -> Iterator[str]:
-    """Yield whether each claim of the project holds, with its numbers."""
-    done = {row["name"]: row for row in rows if row["ended"] == "done"}
-    for size in sorted({row["asked_size"] for row in done.values() if row["kind"] == "ridge"}):
-        drawn = [[row for row in done.values() if row["name"].partition("@")[0] == f"{kind}-{size}"] for kind in PAIR]
-        if all(drawn):
-            yield from sooner(*drawn)
-    most = done["svc"]["error_percent"] + WITHIN_POINTS + 1e-9 if "svc" in done else 0.0
-    small = [row for row in done.values() if row["kind"] == "greedy" and row["error_percent"] <= most]
-    if not small:
-        yield "NO  claim about SVC: it has no error here, or no greedy model comes near it"
-        return
-    svc = done["svc"]
-    for ours in sorted(small, key=lambda row: row["size"]):
-        errors = f"{ours['error_percent']:.2f} %, SVC {svc['error_percent']:.2f} %"
-        yield f"yes within {WITHIN_POINTS} points: {ours['name']} {errors}"
-        parts = (("size", SMALLER, "smaller"), ("fit_seconds", FASTER_FIT, "faster to fit"))
-        for key, asked, words in (*parts, ("predict_seconds", FASTER_PREDICT, "faster to predict")):
-            times, values = svc[key] / ours[key], f"{ours[key]:.4g} against {svc[key]:.4g}"
-            yield f"{yes(times >= asked)} at least {asked} times {words}: {times:.1f} times ({values})"
-
-
-def sooner(ours: list[Facts], others: list[Facts]) -> Iterator[str]:
-    """Yield whether ours are fitted sooner than the others, at errors that are no higher than what draws differ by."""
-    times, errors = (
-        [[row[key] for row in rows] for rows in (ours, others)] for key in ("fit_seconds", "error_percent")
-    )
-    doubt = sum(variance(one) / len(one) for one in errors) ** 0.5 if min(map(len, errors)) > 1 else 0.0
-    holds = mean(times[0]) < mean(times[1]) and mean(errors[0]) <= mean(errors[1]) + doubt
-    cells = [f"{mean(t):.2f} s, {mean(e):.3f} % ({len(e)} draws)" for t, e in zip(times, errors, strict=True)]
-    yield f"{yes(holds)} sooner fitted at no more errors (within {doubt:.3f}): {ours[0]['name']} {cells[0]}; "
-    yield f"    {others[0]['name']} {cells[1]}"
-
-
-def yes(holds: bool) -> str:
-    return "yes" if holds else "NO "
-
-
 def main() -> None:
     asked = options()
     asked.out.mkdir(parents=True, exist_ok=True)
     print("".join(["method".ljust(24), *(name.rjust(width) for name, width in COLUMNS.items())]), flush=True)
-    rows = []
     for row in measured(asked):
         print(line(row), flush=True)
-        rows.append(row)
     print("command: the whole of ours, with start, imports and test error")
-    print("\n".join(["", *claims(rows)]))
 
 
 if __name__ == "__main__":
