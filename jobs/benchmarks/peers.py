@@ -1,12 +1,12 @@
 """What a user would pick instead: fit and prediction time, memory, size and error of each, on the same features.
 
-COMMAND: python jobs/benchmarks/peers.py --out DIR [--dataset mnist] [--n-train N] [--methods svc,greedy-1000,...]
-         [--cap SECONDS] [--threads N] [--features-dir DIR]
+COMMAND: python jobs/benchmarks/peers.py --out DIR [--dataset mnist] [--n-train N] [--methods svc,ridge-1000,...]
+         [--cap SECONDS] [--threads N]
 
-Methods: svc, nystroem-M, kernel-ridge-N, random-M are the peers (random centers and our own least squares); ridge-M,
-all, greedy-K and greedy-K-M are ours (K centers of M candidates, 6 K unless given; all but `all` with an intercept, as
-the peers have). `@SEED` after a method makes another draw. `mnist` has the paper's features, `mnist-soft-hog`
-those of the default, for all methods. Tables, and gradient boosting, are those of `table_peers.py`.
+Methods: svc, nystroem-M, kernel-ridge-N, random-M are the peers (random centers and our own least squares); ridge-M and
+greedy-K-M are ours (K centers of M candidates; with an intercept, as the peers have). `@SEED` after a method makes
+another draw. `mnist` has the paper's features, `mnist-soft-hog` those of the default, for all methods. Tables, and
+gradient boosting, are those of `table_peers.py`.
 
 Each has a process of its own and the same number of threads, and is ended once its fit or its prediction takes longer
 than the cap, which is shown as > cap. What is timed: fits begin with the features in memory (peers) or on disk (ours:
@@ -25,12 +25,9 @@ from pathlib import Path
 
 from child_process import Facts, facts_of
 
-METHODS = "svc,nystroem-1000,nystroem-3000,kernel-ridge-10000,random-1000,random-2000,ridge-1000,greedy-1000,"
-METHODS += "greedy-2000-12000,greedy-1200-3500,all"
-METHODS += "".join(f",nystroem-1000@{seed},ridge-1000@{seed}" for seed in range(1, 5))
-SIZED = r"svc|all|(nystroem|kernel-ridge|random|ridge|greedy)-\d+(@\d+)?|greedy-\d+-\d+(@\d+)?"
+METHODS = "svc,nystroem-1000,nystroem-3000,kernel-ridge-10000,random-2000,ridge-1000,greedy-1200-3500,greedy-2000-12000"
+SIZED = r"svc|((nystroem|kernel-ridge|random|ridge)-\d+|greedy-\d+-\d+)(@\d+)?"
 INTERCEPT = ("--set", "solver.intercept=true")  # the paper's settings have none
-POOL = 6  # candidates of a greedy selection for each center
 COLUMNS = {"centers": 9, "error, %": 10, "fit, s": 10, "predict, s": 12, "peak, MiB": 11, "model, MiB": 12}
 COLUMNS |= {"command, s": 12}  # header → width of the table's columns
 START_SECONDS = 3600.0  # imports, and reading or building the features
@@ -39,15 +36,14 @@ START_SECONDS = 3600.0  # imports, and reading or building the features
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=lambda text: Path(text).absolute(), required=True)
-    parser.add_argument("--dataset", choices=("mnist", "mnist-soft-hog", "digits", "usps"), default="mnist")
+    parser.add_argument("--dataset", choices=("mnist", "mnist-soft-hog", "digits"), default="mnist")
     parser.add_argument("--n-train", type=int, help="training rows: the first so many")
     parser.add_argument("--methods", type=lambda text: text.split(","), default=METHODS.split(","))
     parser.add_argument("--cap", type=float, default=1800.0, help="seconds for each fit, and for each prediction")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--features-dir", type=lambda text: Path(text).absolute(), help="(default: DIR/features)")
     found = parser.parse_args()
     if unknown := [name for name in found.methods if not re.fullmatch(SIZED, name)]:
-        parser.error(f"unknown: {', '.join(unknown)}; methods are such as {METHODS}, greedy-1000-4000")
+        parser.error(f"unknown: {', '.join(unknown)}; methods are such as {METHODS}")
     return found
 
 
@@ -58,8 +54,7 @@ def runs_of(asked: argparse.Namespace) -> Path:
 
 def spoken_by(asked: argparse.Namespace, settings: Facts, cap: float) -> tuple[Facts, str]:
     """Let a process of its own do what `settings` ask for; return all facts it gave, and how it ended."""
-    paths = {"runs": str(runs_of(asked))}
-    paths |= {"features_dir": str(asked.features_dir or asked.out / "features")}
+    paths = {"runs": str(runs_of(asked)), "features_dir": str(asked.out / "features")}
     libraries = (f"{name}_NUM_THREADS" for name in ("OPENBLAS", "OMP", "MKL", "NUMBA"))
     environment = {**os.environ, **dict.fromkeys(libraries, str(asked.threads))}
     command = [sys.executable, str(Path(__file__).with_name("peer_fits.py")), json.dumps(settings | paths)]
@@ -67,21 +62,14 @@ def spoken_by(asked: argparse.Namespace, settings: Facts, cap: float) -> tuple[F
     return {key: value for one in facts for key, value in one.items() if key != "ready"}, ended
 
 
-def settings_of(common: Facts, name: str, n_train: int) -> Facts:
+def settings_of(common: Facts, name: str) -> Facts:
     """Return what the row of a method depends on."""
     called, _, seed = name.partition("@")
     kind, *numbers = re.sub(r"-(?=\d)", " ", called).split()
     size = int(numbers[0]) if numbers else 0
     arguments = {
         "ridge": ["--centers", str(size), "--penalty", "0.01", "--refit", "ridge", *INTERCEPT],
-        "all": ["--centers", "all", "--penalty", "1", "--refit", "ridge", "--memory-limit", "4GiB"],
-        "greedy": [
-            "--centers",
-            str(min(int((numbers[1:] or [POOL * size])[0]), n_train)),
-            "--select",
-            f"greedy:{size}",
-            *INTERCEPT,
-        ],
+        "greedy": ["--centers", *numbers[1:], "--select", f"greedy:{size}", *INTERCEPT],
     }
     own = [*arguments[kind], "--seed", seed or "0"] if kind in arguments else None
     return common | {"name": name, "kind": kind, "size": size, "seed": int(seed or 0), "arguments": own}
@@ -92,11 +80,10 @@ def measured(asked: argparse.Namespace) -> Iterator[Facts]:
     path = asked.out / "peers.json"
     kept: list[Facts] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     common = {"dataset": asked.dataset, "n_train": asked.n_train, "threads": asked.threads}
-    if not (report := runs_of(asked) / "features" / "report.json").exists():
+    if not (runs_of(asked) / "features" / "report.json").exists():
         _, ended = spoken_by(asked, common | {"kind": "features"}, START_SECONDS)
         if ended != "done":
             raise SystemExit(f"the features: {ended}")
-    n_train = json.loads(report.read_text(encoding="utf-8"))["n_train"]
 
     def row_of(settings: Facts) -> Facts:
         for row in kept:
@@ -111,7 +98,7 @@ def measured(asked: argparse.Namespace) -> Iterator[Facts]:
         return row
 
     for name in asked.methods:
-        yield row_of(settings_of(common, name, n_train))
+        yield row_of(settings_of(common, name))
 
 
 def line(row: Facts) -> str:
