@@ -135,19 +135,6 @@ def test_columns_of_all_candidates_and_those_materialised(script, tmp_path, digi
     assert rows[0]["objective"] == pytest.approx(rows[1]["objective"], rel=2e-3)
 
 
-def test_model_bytes(script, tmp_path, capsys):
-    file = tmp_path / "model_bytes.json"
-    few = ("--only", "refit", "images-greedy", "classifier-uniform", "--out", file)
-    facts, text = script("model_bytes", *few)
-    assert all(f"{one['digest'][:12]}" in text and "error" not in one["report"] for one in facts.values())
-    facts["refit"] |= {"digest": "another", "weights": (1.5 * np.array(facts["refit"]["weights"])).tolist()}
-    facts["refit"]["arrays"]["weights"] = "another"
-    file.write_text(json.dumps(facts))
-    with pytest.raises(AssertionError, match="1"):
-        script("model_bytes", *few, "--compare", file)
-    assert f"2 of 3 runs deliver the bytes of {file}\n" in capsys.readouterr().out
-
-
 def test_tables_measure_a_training(script):
     words = ("--rows", "2000", "--rounds", "1", "--train", "--forms", "parts", "--centers", "10")
     (row,), text = script("tables", *words)

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from commands import IMAGES, TABLE_RUN, flip
+from commands import IMAGES, flip
 from pipeline import report
 from pipeline.reporting import run_facts
 from pipeline.reporting.run_facts import lines, status
@@ -111,13 +111,3 @@ def test_a_folder_of_runs_is_a_table_of_them(trained, images, classes, tmp_path,
     monkeypatch.setattr(run_facts, "holder", holder)
     assert main([str(runs)]) == 65
     assert [row.split()[0] for row in capsys.readouterr().out.splitlines()[1:]] == ["finished", "unreadable", "damaged"]
-
-
-def test_missing_files_do_not_stop_it(trained, ring_data):
-    layout = RunLayout(trained(*TABLE_RUN, dataset=ring_data["words"]))
-    for path in (layout.report, layout.state, layout.log, layout.lock):
-        path.unlink()
-    shutil.rmtree(layout.root / "scores")
-    facts = status(layout.root)
-    assert (facts["state"], facts["stage"], facts["damaged"]) == ("killed", None, [])
-    assert lines(facts)
