@@ -21,7 +21,7 @@ from storage.zarr_arrays import chunk_rows_for
 
 SUFFIXES = (".csv", ".parquet")
 
-# Takes the next labels (rows,), their decision values (rows, T) f8, and as `others` the values (rows,) of the others.
+# Takes the next labels (rows,), decision values (rows, T) f8, and as `others` the values (rows,) of other columns.
 Write = Callable[..., None]
 NO_OTHERS: Mapping[str, np.dtype[Any]] = {}
 
@@ -74,18 +74,27 @@ def csv_writer(
     values.
     """
     emit(csv_text([["row", *([] if files is None else ["file"]), "label", *names]]))
-    start = 0
+    columns_of = _numbering(files)
 
-    def write(label: NDArray[Any], /, *values: NDArray[np.float64], others: Sequence[NDArray[Any]] = ()) -> None:
-        nonlocal start
-        rows = slice(start, start + len(label))
-        labels = [float(f"{value:.9g}") for value in label.tolist()] if regression else label.tolist()
-        of_files = [] if files is None else [files[rows].tolist()]
-        columns = [range(rows.start, rows.stop), *of_files, labels, *np.hstack(values).T.tolist()]
-        emit(csv_text(zip(*columns, *(column.tolist() for column in others), strict=True)))
-        start = rows.stop
+    def write(label: NDArray[Any], decision: NDArray[np.float64], others: Sequence[NDArray[Any]] = ()) -> None:
+        label = np.array([float(f"{value:.9g}") for value in label.tolist()]) if regression else label
+        emit(csv_text(zip(*(column.tolist() for column in columns_of(label, decision, others)), strict=True)))
 
     return write
+
+
+def _numbering(files: NDArray[Any] | None) -> Callable[..., list[NDArray[Any]]]:
+    """Return a function that gives the columns of the next rows: numbers, files where rows are files, and the rest."""
+    start = 0
+
+    def columns_of(
+        label: NDArray[Any], decision: NDArray[np.float64], others: Sequence[NDArray[Any]]
+    ) -> list[NDArray[Any]]:
+        nonlocal start
+        rows, start = np.arange(start, start + len(label)), start + len(label)
+        return [rows, *([] if files is None else [files[rows]]), label, *decision.T, *others]
+
+    return columns_of
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
@@ -119,8 +128,7 @@ def _parquet_writer(
     # rows keeps both small where columns are many. Dictionaries and bounds of distinct numbers are of no use.
     size = max(chunk_rows_for(8 * (len(names) + len(others)), n_rows), 8 * math.isqrt(n_rows))
     options = {"use_dictionary": ["label"], "write_statistics": ["row", "label"]}
-    waiting: list[Any] = []  # tables, until they fill a group
-    start = 0
+    waiting, columns_of = list[Any](), _numbering(files)  # tables wait until they fill a group
 
     with ParquetWriter(stream, schema, **options) as writer:
 
@@ -128,13 +136,9 @@ def _parquet_writer(
             writer.write_table(pyarrow.concat_tables(waiting))
             waiting.clear()
 
-        def write(label: NDArray[Any], /, *values: NDArray[np.float64], others: Sequence[NDArray[Any]] = ()) -> None:
-            nonlocal start
-            rows = slice(start, start + len(label))
-            names_of = [] if files is None else [files[rows].tolist()]
-            columns = [np.arange(rows.start, rows.stop), *names_of, label, *np.hstack(values).T, *others]
-            waiting.append(pyarrow.Table.from_arrays([*map(pyarrow.array, columns)], schema=schema))
-            start = rows.stop
+        def write(label: NDArray[Any], decision: NDArray[np.float64], others: Sequence[NDArray[Any]] = ()) -> None:
+            columns = [pyarrow.array(column) for column in columns_of(label, decision, others)]
+            waiting.append(pyarrow.Table.from_arrays(columns, schema=schema))
             if sum(map(len, waiting)) >= size:
                 flush()
 
