@@ -22,7 +22,6 @@ class Measurement:
     commands: tuple[str, ...]
     table: Callable[[Path], Table]
     told: str = ""  # in the place of the commands, where the rows name them
-    head: tuple[str, ...] = ()  # of its table, where this is known before
 
 
 def json_of(path: Path) -> Any:
@@ -39,10 +38,9 @@ def trainings(data: str, rows: Sequence[str], columns: dict[str, Callable[[Repor
         reports = [json_of(folder / str(k) / "report.json") for k in range(len(rows))]
         cells = [[f"`{row}`" if row else "(defaults)", *(column(report) for column in columns.values())]
                  for row, report in zip(rows, reports, strict=True)]  # fmt: skip
-        return list(head), cells
+        return ["options", *columns], cells
 
-    head = ("options", *columns)
-    return Measurement(commands, table, f"`{TRAIN}{data}` with the options of each row", head)
+    return Measurement(commands, table, f"`{TRAIN}{data}` with the options of each row")
 
 
 def cpu_seconds(report: Report) -> str:
