@@ -113,9 +113,9 @@ def test_more_rows_than_a_chunk_are_written_as_they_come(tmp_path, suffix, kind)
     n = 3_000 if suffix == ".csv" else 150_000
     decision = np.random.default_rng(0).standard_normal((n, 7))
     label = np.where(decision[:, 0] > 0, *(('ä,b"', "日本") if kind == "U6" else (1, 0))).astype(kind)
-    with writing(tmp_path / f"out{suffix}", "abcdefg", n, label.dtype) as write:
-        for start in range(0, n, 1 + n // 7):
-            write(label[start : start + 1 + n // 7], decision[start : start + 1 + n // 7])
+    with writing(tmp_path / f"out{suffix}", {"label": label.dtype} | dict.fromkeys("abcdefg", float), n) as write:
+        for rows in (slice(start, start + 1 + n // 7) for start in range(0, n, 1 + n // 7)):
+            write([label[rows], *decision[rows].T])
     if suffix == ".parquet":
         groups = pyarrow.parquet.read_metadata(tmp_path / "out.parquet")
         assert [groups.row_group(k).num_rows for k in range(groups.num_row_groups)] == [85_716, 64_284]

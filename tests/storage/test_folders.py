@@ -180,7 +180,7 @@ def test_a_line_that_finds_no_room_is_named_and_nothing_waits_for_a_later_write(
         subprocess.run(["umount", tmp_path], check=True)
 
 
-ONE = ["decision"], 1, np.dtype("int64")
+ONE = {"label": np.int64, "decision": np.float64}, 1
 
 
 @pytest.fixture
