@@ -3,12 +3,9 @@
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from settings_page import settings_page  # noqa: E402
-
-from pipeline import __version__  # noqa: E402
+from pipeline import __version__
 
 project, author, copyright = "slkl", "slkl developers", "2026, slkl developers"
 version = release = __version__
@@ -25,18 +22,11 @@ html_show_copyright = False
 pygments_dark_style = "monokai"
 
 
-def fill_in_settings(app, page, source):
-    """Put the table of all settings into the page of options, from the settings themselves."""
-    if page == "options":
-        source[0] = source[0].replace("<!-- all settings -->", settings_page())
-
-
 def plain_bars(app, what, name, thing, options, lines):
     """Keep |x - z| as it reads: reStructuredText would look for a substitution of that name."""
     lines[:] = [line.replace("|", "\\|") for line in lines]
 
 
 def setup(app):
-    """Connect the two functions above."""
-    app.connect("source-read", fill_in_settings)
+    """Connect the function above."""
     app.connect("autodoc-process-docstring", plain_bars)

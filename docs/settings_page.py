@@ -1,11 +1,13 @@
-"""The table of all settings on the page of options, made from the settings themselves."""
+"""Write the tables of all settings into the page of options, from the settings themselves."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pipeline.config.settings import SETTINGS, get
 from pipeline.config.train_config import OneOf, TrainConfig
 
+PAGE, MARK = Path(__file__).with_name("options.md"), "<!-- all settings: python docs/settings_page.py -->\n"
 GROUPS = {
     "": "The whole run",
     "data": "Data",
@@ -75,3 +77,9 @@ def _sentence(text: str) -> str:
 
 def _shown(value: object) -> object:
     return str(value).lower() if isinstance(value, bool) else value
+
+
+if __name__ == "__main__":
+    PAGE.write_text(
+        PAGE.read_text(encoding="utf-8").partition(MARK)[0] + MARK + "\n" + settings_page(), encoding="utf-8"
+    )

@@ -312,14 +312,20 @@ def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
     if path.is_dir():
         arrays = {name: read_idx(file, IDX_FILES[name]) for name, file in idx_files(path, IDX_FILES).items()}
         return source_of_idx(spec, path.resolve().name, arrays)
+    if path.suffix == ".npz" and path.exists():
+        return open_npz(spec, path)
+    raise unknown_data(spec.dataset)
+
+
+def unknown_data(name: str) -> Exception:
+    """Return the error for a name that is none of the data sets, and not the path of data that are read."""
+    path = Path(name)
     if path.exists():
-        if path.suffix == ".npz":
-            return open_npz(spec, path)
         known = f".npz, {KNOWN_TABLES}, .zarr, an IDX folder, or {KNOWN_PICTURES}"
-        raise UsageError(f"dataset {spec.dataset}: file type not known; give {known}")
+        return UsageError(f"{name}: file type not known; give {known}")
     if path.suffix or len(path.parts) > 1:
-        raise MissingInputError(f"dataset {spec.dataset}: no such file or folder")
-    raise UsageError(f"dataset {spec.dataset!r} is unknown; give one of {', '.join(NAMED)} or the path of your data")
+        return MissingInputError(f"{name}: no such file or folder")
+    return UsageError(f"data set {name!r} is unknown; give one of {', '.join(NAMED)} or the path of your data")
 
 
 def stamp_of(spec: SourceSpec) -> tuple:

@@ -10,7 +10,7 @@ from typing import Any
 
 from features.cell_text import counted
 from pipeline.config.command_line import add_data_options, command_parser
-from pipeline.reporting.run_facts import class_lines, coverage_words, limit_words, probability_words, ranking_words
+from pipeline.reporting.run_facts import class_lines, coverage_words, probability_words, ranking_words, value_words
 from pipeline.runtime import stopping
 from pipeline.runtime.console import answered
 
@@ -76,9 +76,7 @@ def table(result: dict[str, Any]) -> list[str]:
     weighted = ", errors by their weights" if result["weighted"] else ""
     lines = [f"{result['model']} on {result['data']}{part}: {counts}{weighted}"]
     if result["task"] == "regression":
-        r2 = "" if result["r2"] is None else f", R2 {result['r2']:.4f}"
-        errors = f"{result['mse']:.6g}, RMSE {result['rmse']:.6g}, mean absolute error {result['mae']:.6g}{r2}"
-        lines.append(f"mean squared error: {errors}{limit_words(result)}")
+        lines.append(f"mean squared error: {value_words(result)}")
     else:
         lines += _confusion_table(result["labels"], result["confusion"])
         lines.append(f"error: {100 * result['error_rate']:.2f} % ({result['n_errors']} of {result['n_rows']})")

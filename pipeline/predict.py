@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ from pipeline.config.command_line import add_data_options, command_parser
 from pipeline.errors import ConfigError
 from pipeline.reporting.run_facts import limit_words
 from pipeline.runtime import stopping
-from pipeline.runtime.console import Console, answered
+from pipeline.runtime.console import Console, StageLine, answered
+from pipeline.runtime.progress import MEASURED_SECONDS, Progress
 from storage.errors import CannotWriteError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
@@ -102,36 +104,44 @@ def _predict(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--explain {arguments.explain}: must be above 0")
     n_explained = min(arguments.explain or 0, model.n_centers)
     of_centers = prediction.centers_told(predictor) if arguments.explain else {}
-    others = {name: np.dtype(kind) for names, kind, _ in made for name in names}
-    others |= {
+    dtypes: dict[str, Any] = {"label": model.label_dtype()} | dict.fromkeys(model.decision_names(), np.float64)
+    dtypes |= {name: kind for names, kind, _ in made for name in names}
+    dtypes |= {
         f"center_{k + 1}{kind}": values.dtype
         for k in range(n_explained)
         for kind, values in {**of_centers, "_share": model.weights}.items()
     }
-    others |= {"center_total": model.weights.dtype} if n_explained else {}
+    dtypes |= {"center_total": model.weights.dtype} if n_explained else {}
     first, *more = arguments.data
     asked = prediction.ExampleRequest(first, False, tuple(more), arguments.part, arguments.target, dict(arguments.set))
     examples = prediction.open_examples(asked, predictor)
-    names, started, counts = model.decision_names(), time.perf_counter(), Counter[str]()
+    started, counts = time.perf_counter(), Counter[str]()
 
     def write_all(write: "Write") -> None:
         for block in prediction.predictions(model, examples, n_explained):
             if out is None and isinstance(sys.stdout, Console) and sys.stdout.lost:  # the reader has seen enough
                 return
-            columns = [column.astype(kind) for _, kind, of in made for column in of(block.decision).T]
+            columns = [model.labels_of(block.decision), *block.decision.T]
+            columns += [column.astype(kind) for _, kind, of in made for column in of(block.decision).T]
             if block.explained is not None:
                 columns += [*_why(block.explained, of_centers), block.explained.total]
                 counts.update(n_cancelled=block.explained.n_cancelled)
-            write(model.labels_of(block.decision), block.decision, others=columns)
-            counts.update(n_far=block.n_far, n_at_limit=block.n_at_limit)
+            write(columns)
+            counts.update(n_far=block.n_far, n_at_limit=block.n_at_limit, n_done=len(block.decision))
+
+    def words() -> str:
+        done, seconds = counts["n_done"], time.perf_counter() - started
+        left = seconds / done * (examples.n_rows - done) if done and seconds >= MEASURED_SECONDS else None
+        return Progress(done, examples.n_rows, "rows", seconds_left=left).text()
 
     files, regression = examples.file_names, model.task == "regression"
     if out is None:
-        write_all(csv_writer(sys.stdout.write, [*names, *others], files, regression=regression))
+        write_all(csv_writer(sys.stdout.write, dtypes, files, regression=regression))
     else:
-        form = examples.n_rows, model.label_dtype(), files
-        file = writing(out, names, *form, others=others, regression=regression, replace=arguments.force)
-        with stopping.current().working(), file as write:
+        file = writing(out, dtypes, examples.n_rows, files, regression=regression, replace=arguments.force)
+        is_shown = not arguments.quiet and sys.stderr.isatty()
+        shown = StageLine(sys.stderr, "predict", words) if is_shown else nullcontext()
+        with stopping.current().working(), file as write, shown:
             write_all(write)
             stopping.check()
     for line in prediction.warnings_of(model, examples, counts["n_far"], counts["n_cancelled"]):

@@ -21,7 +21,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import feature_rows
 from pipeline.datasets.feature_rows import ScaledFeatures, describe, live, request_of, source_spec
 from pipeline.datasets.open_data import Reading, open_data, release_data
-from pipeline.errors import ExitCode, StoppedError
+from pipeline.errors import ExitCode, SchedulerError, StoppedError
 from pipeline.fit.evaluation import evaluate_model
 from pipeline.fit.fit_model import fit
 from pipeline.fit.workspace import Run, Workspace
@@ -129,8 +129,12 @@ def _prepared(session: Session) -> planning.Prepared:
 
 
 def _trained(session: Session) -> TrainedRun:
-    """Hold the folder of the run, prepare, and compute. A StoppedError tells the command that goes on."""
+    """Hold the folder of the run, prepare, and compute. A StoppedError tells the command that goes on.
+
+    So does a note of a SchedulerError.
+    """
     stop, asked = stopping.current(), session.asked
+    command = run_folder.resume_command(asked.dataset, session.root, session.config.resources.scheduler)
     stop.deadline = stop.began + (session.config.resources.time_limit or math.inf)
     with run_folder.held(session.root, session.stored) as layout:
         try:
@@ -142,11 +146,14 @@ def _trained(session: Session) -> TrainedRun:
                 run_folder.freeze(layout, config, shape.digest, shape.store, asked.command)
                 _compute(session, prepared, layout, executor)
         except StoppedError as error:
-            command = run_folder.resume_command(asked.dataset, session.root, session.config.resources.scheduler)
             if layout.config.exists():
                 raise StoppedError(f"{error}; continue with: {command}") from None
             more = ", with more time" if "time limit" in str(error) else ""
             raise StoppedError(f"{error} before anything was saved; start it again{more}") from None
+        except SchedulerError as error:
+            if layout.config.exists():
+                error.add_note(f"(to continue: {command})")
+            raise
         return TrainedRun(layout.root, read_record(layout.report))
 
 

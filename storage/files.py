@@ -308,10 +308,10 @@ def read_record(path: Path) -> dict[str, Any]:
 class LineFile:
     """A file of unbuffered lines; a last line that a kill cut off is removed at opening."""
 
-    def __init__(self, path: Path, *, fresh: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         with write_errors(path):
-            self._stream = io.FileIO(open_own(path, os.O_TRUNC if fresh else os.O_APPEND), "r+")
+            self._stream = io.FileIO(open_own(path, os.O_APPEND), "r+")
             with read_errors(path):
                 data = self._stream.readall()
             self._size = data.rfind(b"\n") + 1

@@ -21,9 +21,8 @@ from storage.zarr_arrays import chunk_rows_for
 
 SUFFIXES = (".csv", ".parquet")
 
-# Takes the next labels (rows,), their decision values (rows, T) f8, and as `others` the values (rows,) of the others.
-Write = Callable[..., None]
-NO_OTHERS: Mapping[str, np.dtype[Any]] = {}
+# Takes the columns of the next rows, (rows,) each, in the order of their names.
+Write = Callable[[Sequence[NDArray[Any]]], None]
 
 
 def check_output(path: Path, *, replace: bool) -> None:
@@ -40,52 +39,56 @@ def check_output(path: Path, *, replace: bool) -> None:
 @contextlib.contextmanager
 def writing(
     path: Path,
-    names: Sequence[str],
+    dtypes: Mapping[str, Any],
     n_rows: int,
-    label_dtype: np.dtype[Any],
     files: NDArray[Any] | None = None,
     *,
-    others: Mapping[str, np.dtype[Any]] = NO_OTHERS,
     regression: bool = False,
     replace: bool = False,
 ) -> Iterator[Write]:
     """Yield the function that takes the next rows of predictions, see `Write`.
 
-    .csv: see `csv_writer`. .parquet: the columns of the .csv, row i8, label i8, f8, bool or string as `label_dtype`
-    says, file a string, those of `names` f8, and `others` as their dtypes say, in groups that suit `n_rows`. Raises
-    CannotWriteError naming path and cause.
+    dtypes: those of the columns by name, the label first; words are a string. .csv: see `csv_writer`. .parquet has the
+    same columns, in groups that suit `n_rows`. Raises CannotWriteError naming path and cause.
     """
     with disk.replacing(path, replace=replace) as stream:
         if path.suffix == ".csv":
-            columns = [*names, *others]
-            yield csv_writer(lambda text: stream.write(text.encode()), columns, files, regression=regression)
+            yield csv_writer(lambda text: stream.write(text.encode()), dtypes, files, regression=regression)
             return
-        with _parquet_writer(stream, names, n_rows, label_dtype, files, others) as write:
+        with _parquet_writer(stream, dtypes, n_rows, files) as write:
             yield write
 
 
 def csv_writer(
-    emit: Callable[[str], object], names: Sequence[str], files: NDArray[Any] | None = None, *, regression: bool = False
+    emit: Callable[[str], object], names: Iterable[str], files: NDArray[Any] | None = None, *, regression: bool = False
 ) -> Write:
     """Emit the header line of a csv, and return a function that emits predictions as lines.
 
-    Columns: row (from 0), file where rows are files, label, and what else is given, by name; numbers in the fewest
+    Columns: row (from 0), file where rows are files, and those of `names`, the label first; numbers in the fewest
     digits that read back equal. The label of a regression is its decision value to 9 digits, the precision of kernel
     values.
     """
-    emit(csv_text([["row", *([] if files is None else ["file"]), "label", *names]]))
-    start = 0
+    emit(csv_text([["row", *([] if files is None else ["file"]), *names]]))
+    numbered = _numbering(files)
 
-    def write(label: NDArray[Any], /, *values: NDArray[np.float64], others: Sequence[NDArray[Any]] = ()) -> None:
-        nonlocal start
-        rows = slice(start, start + len(label))
-        labels = [float(f"{value:.9g}") for value in label.tolist()] if regression else label.tolist()
-        of_files = [] if files is None else [files[rows].tolist()]
-        columns = [range(rows.start, rows.stop), *of_files, labels, *np.hstack(values).T.tolist()]
-        emit(csv_text(zip(*columns, *(column.tolist() for column in others), strict=True)))
-        start = rows.stop
+    def write(columns: Sequence[NDArray[Any]]) -> None:
+        cells = [column.tolist() for column in columns]
+        cells[0] = [float(f"{value:.9g}") for value in cells[0]] if regression else cells[0]
+        emit(csv_text(zip(*(column.tolist() for column in numbered(len(cells[0]))), *cells, strict=True)))
 
     return write
+
+
+def _numbering(files: NDArray[Any] | None) -> Callable[[int], list[NDArray[Any]]]:
+    """Return a function that gives the numbers of so many next rows, and their files where rows are files."""
+    start = 0
+
+    def numbered(n_rows: int) -> list[NDArray[Any]]:
+        nonlocal start
+        rows, start = np.arange(start, start + n_rows), start + n_rows
+        return [rows] if files is None else [rows, files[rows]]
+
+    return numbered
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
@@ -97,12 +100,7 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
 
 @contextlib.contextmanager
 def _parquet_writer(
-    stream: io.RawIOBase,
-    names: Sequence[str],
-    n_rows: int,
-    label_dtype: np.dtype[Any],
-    files: NDArray[Any] | None,
-    others: Mapping[str, np.dtype[Any]],
+    stream: io.RawIOBase, dtypes: Mapping[str, Any], n_rows: int, files: NDArray[Any] | None
 ) -> Iterator[Write]:
     import pyarrow  # takes 0.1 s, and other files need none
     from pyarrow.parquet import ParquetWriter
@@ -110,17 +108,13 @@ def _parquet_writer(
     def type_of(dtype: np.dtype[Any]) -> Any:
         return pyarrow.string() if dtype.kind == "U" else pyarrow.from_numpy_dtype(dtype)
 
-    values = [(name, pyarrow.float64()) for name in names]
-    values += [(name, type_of(dtype)) for name, dtype in others.items()]
-    of_file = [] if files is None else [("file", pyarrow.string())]
-    schema = pyarrow.schema([("row", pyarrow.int64()), *of_file, ("label", type_of(label_dtype)), *values])
-
+    columns = {"row": np.int64} | ({} if files is None else {"file": str}) | dict(dtypes)
+    schema = pyarrow.schema([(name, type_of(np.dtype(dtype))) for name, dtype in columns.items()])
     # What the footer says of a group, 2 kB for each column, stays in memory until the end. A group of at least 8√n of n
     # rows keeps both small where columns are many. Dictionaries and bounds of distinct numbers are of no use.
-    size = max(chunk_rows_for(8 * (len(names) + len(others)), n_rows), 8 * math.isqrt(n_rows))
+    size = max(chunk_rows_for(8 * len(dtypes), n_rows), 8 * math.isqrt(n_rows))
     options = {"use_dictionary": ["label"], "write_statistics": ["row", "label"]}
-    waiting: list[Any] = []  # tables, until they fill a group
-    start = 0
+    waiting, numbered = list[Any](), _numbering(files)  # tables wait until they fill a group
 
     with ParquetWriter(stream, schema, **options) as writer:
 
@@ -128,13 +122,9 @@ def _parquet_writer(
             writer.write_table(pyarrow.concat_tables(waiting))
             waiting.clear()
 
-        def write(label: NDArray[Any], /, *values: NDArray[np.float64], others: Sequence[NDArray[Any]] = ()) -> None:
-            nonlocal start
-            rows = slice(start, start + len(label))
-            names_of = [] if files is None else [files[rows].tolist()]
-            columns = [np.arange(rows.start, rows.stop), *names_of, label, *np.hstack(values).T, *others]
-            waiting.append(pyarrow.Table.from_arrays([*map(pyarrow.array, columns)], schema=schema))
-            start = rows.stop
+        def write(columns: Sequence[NDArray[Any]]) -> None:
+            arrays = [pyarrow.array(column) for column in (*numbered(len(columns[0])), *columns)]
+            waiting.append(pyarrow.Table.from_arrays(arrays, schema=schema))
             if sum(map(len, waiting)) >= size:
                 flush()
 

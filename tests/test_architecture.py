@@ -203,12 +203,3 @@ def test_every_equation_is_cited_where_it_is_computed():
     texts = " ".join(text for source in MODULES.values() for text in docstrings(source))
     cited = {int(number) for match in CITATION.finditer(texts) for number in re.findall(r"\d+", match[0])}
     assert cited == set(numbered()) - STEPS
-
-
-def test_few_classes_hold_or_give_rows():
-    """Those that are read by rows, the rows of a part, and a block of a pass."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in MODULES.values()]
-    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    read = {one.name for one in classes if any(getattr(of, "name", "") == "__getitem__" for of in one.body)}
-    assert {"RowArray", "StoredArray"} < read
-    assert len(read | {"Rows", "RowBlock"}) <= 10, sorted(read)

@@ -4,7 +4,9 @@ A command of the pages is read: its program, options and files exist. The pages 
 """
 
 import functools
+import inspect
 import re
+import runpy
 import shlex
 import shutil
 from pathlib import Path
@@ -17,6 +19,7 @@ from commands import IMAGES, code_of
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.config.settings import SETTINGS
+from pipeline.estimators import SLKLClassifier
 from runs import ROOT, TrainedRuns, python
 
 PAGES = tuple(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))
@@ -169,6 +172,13 @@ def test_files_that_the_documentation_names_exist():
     files = [span for span in named if re.fullmatch(r"[\w.-]+(/[\w.-]+)*/([\w-]+\.\w+)?", span)]
     assert files
     assert not [span for span in files if not (ROOT / "pipeline" / span).exists()]
+
+
+def test_the_pages_of_options_and_of_the_api_have_what_the_code_has():
+    table = runpy.run_path(str(ROOT / "docs" / "settings_page.py"))["settings_page"]()
+    assert (ROOT / "docs" / "options.md").read_text(encoding="utf-8").endswith(table), "python docs/settings_page.py"
+    parameters = set(inspect.signature(SLKLClassifier).parameters)
+    assert parameters <= set(spans("docs/api.md"))
 
 
 def test_the_house_that_is_described_is_the_one_that_stands():

@@ -13,10 +13,11 @@ from storage.arrays import load
 from storage.folder_layouts import RunLayout
 from storage.zarr_arrays import open_arrays
 
+pytestmark = pytest.mark.usefixtures("data_dir")
 PAPER = ("--config", str(runs.ROOT / "jobs/paper/mnist.toml"))
 
 
-def train(run: Path, data_dir: Path, *arguments: str, dataset: str = "mnist") -> dict[str, Any]:
+def train(run: Path, *arguments: str, dataset: str = "mnist") -> dict[str, Any]:
     """Train in a process of its own, whose memory is nobody else's."""
     words = ("-q", "--run-dir", run, "--features-dir", run.parent / "features", *arguments)
     done = runs.python("-m", "pipeline.train", dataset, *words)
@@ -30,8 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(folder: Path, data_dir: Path) -> dict[str, Any]:
-    return train(folder / "paper", data_dir, *PAPER)
+def report(folder: Path) -> dict[str, Any]:
+    return train(folder / "paper", *PAPER)
 
 
 @pytest.mark.nightly
@@ -48,8 +49,8 @@ def test_error_gaps_memory_and_optimum_at_the_papers_setting(folder, report):
 
 @pytest.mark.nightly
 @pytest.mark.alone
-def test_the_defaults_halve_the_errors_of_the_paper(folder, data_dir, report):
-    ours = train(folder / "ours" / "defaults", data_dir)
+def test_the_defaults_halve_the_errors_of_the_paper(folder, report):
+    ours = train(folder / "ours" / "defaults")
     assert ours["error_rate"] <= report["error_rate"] / 2
     assert max(solve["relative_gap"] for solve in ours["solves"]) <= 1e-3
 
@@ -78,7 +79,7 @@ def independent_objectives(run: Path, features: Path, digits: tuple[int, ...]) -
 
 
 @pytest.mark.ci
-def test_a_tenth_of_the_images_at_the_papers_setting(data_dir, tmp_path):
+def test_a_tenth_of_the_images_at_the_papers_setting(tmp_path):
     sizes = ("--set", "data.n_train=6000")
     report = runs.train(tmp_path / "run", tmp_path / "features", *PAPER, "--centers", "300", *sizes, dataset="mnist")
     assert (report["n_train"], report["n_test"], report["n_features"]) == (6000, 10_000, 2172)
@@ -90,10 +91,10 @@ def test_a_tenth_of_the_images_at_the_papers_setting(data_dir, tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.alone
-def test_memory_does_not_grow_with_the_rows(folder, data_dir):
+def test_memory_does_not_grow_with_the_rows(folder):
     """Deformed copies: five times the rows, the same memory within 10 %."""
     peaks = []
     for copies in ("45", "225"):
         line = ("--centers", "500", "--features", "soft-hog", "--copies", copies)
-        peaks.append(train(folder / f"copies-{copies}", data_dir, *line, dataset="digits")["peak_rss_bytes"])
+        peaks.append(train(folder / f"copies-{copies}", *line, dataset="digits")["peak_rss_bytes"])
     assert peaks[1] <= 1.1 * peaks[0]

@@ -7,7 +7,7 @@ is learned for that on training rows is part of the model, and the same at predi
 Numbers of rows and times of entry rise or fall in all rows, with gaps or without. Of n rows in a random order, a column
 does that by chance once in n!/2, so that 10 rows are enough for one column, and 13 for a thousand of them (`CHANCE`).
 What is in the order of the rows alone helps to predict no row that is not among them. Columns that follow it less
-strictly may be inputs by which the rows were sorted: these are used, with a warning.
+strictly may be inputs by which the rows were sorted, or numbers that restart: these are used, with a warning.
 """
 
 import hashlib
@@ -36,9 +36,11 @@ from features.errors import DataError
 
 ONE_HOT = "onehot"
 CHANCE = 1e-6  # that a column of a table whose rows are in a random order is taken for one that they follow
+BACK_SHARE = 0.02  # of the steps of a count: rows that were swapped, or put behind the others
 LEAST_FILLED = 0.9  # of the whole numbers from the least to the largest of a count
-LEAST_ROWS = 20  # Fewer are in order by chance.
-MOST_ROWS = 1000  # Rows of an array of which the order is looked at.
+LEAST_DIFFERENT = 0.1  # of the values of a column that follows the rows
+LEAST_CORRELATION = 0.9  # of ranks and rows, or the least share of steps in one direction, of such a column
+LEAST_ROWS, MOST_ROWS = 20, 1000  # of which ranks are compared
 COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr|id)?", re.IGNORECASE)  # Names of columns that count the rows.
 Words = Sequence[Collection[str] | None]  # What the codes of each column stand for, in their order; None for numbers.
 
@@ -243,9 +245,15 @@ def _signs(values: NDArray[np.float64]) -> tuple[int, int]:
 
 
 def _is_in_order(values: NDArray[np.float64], n_columns: int) -> bool:
-    """Return whether all steps of values go in one direction, as they do by chance in two of n! orders."""
-    n = len(values)
-    return n - 1 in _signs(values) and math.log(2 * n_columns) - math.lgamma(n + 1) < math.log(CHANCE)
+    """Return whether all steps of values go in one direction, of a count nearly all, and so many not by chance.
+
+    (k + 1)^n bounds the number of orders of n values that have k steps back at most; n! is that of all orders.
+    """
+    n, (rises, falls) = len(values), _signs(values)
+    back = n - 1 - max(rises, falls)
+    if back and (back > BACK_SHARE * n + 1 or not _is_count(values)):
+        return False
+    return bool(math.log(2 * n_columns) + n * math.log(back + 1) - math.lgamma(n + 1) < math.log(CHANCE))
 
 
 def _is_count(values: NDArray[np.float64]) -> bool:
@@ -256,6 +264,13 @@ def _is_count(values: NDArray[np.float64]) -> bool:
 
 
 def _follows(values: NDArray[np.float64]) -> bool:
-    """Return whether many values never fall, or never rise, of which more differ than of two or three, sorted."""
+    """Return whether values never fall, or never rise; are a count; or go mostly with the rows, and most differ."""
     n, (rises, falls) = len(values), _signs(values)
-    return n >= LEAST_ROWS and not min(rises, falls) and max(rises, falls) >= math.log(n)
+    if n < LEAST_ROWS or max(rises, falls) < math.log(n):  # as of two or three values, sorted
+        return False
+    if not min(rises, falls) or (values.min() in (0, 1) and _is_count(values)):
+        return True
+    some = values[np.linspace(0, n - 1, min(n, MOST_ROWS)).astype(np.int64)]
+    correlation = np.corrcoef(np.unique(some, return_inverse=True)[1], np.arange(len(some)))[0, 1]
+    share = max(rises, falls) / (rises + falls)
+    return max(share, abs(correlation)) >= LEAST_CORRELATION and len(np.unique(values)) >= LEAST_DIFFERENT * n

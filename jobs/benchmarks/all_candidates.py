@@ -1,7 +1,6 @@
 """Every training point of MNIST a candidate, against the arithmetic of one bare pass and against random centers.
 
-COMMAND: python jobs/benchmarks/all_candidates.py --out DIR [--penalty 1] [--centers all] [--memory-limit 4GiB]
-         [--seeds 0,1,2]
+COMMAND: python jobs/benchmarks/all_candidates.py --out DIR [--penalty 1] [--seeds 0,1,2]
 
 The bare pass is one symmetric pass over all pairs of training points, sgemm and exp alone, in the same tiles and on as
 many threads; it is timed before and after the run, and the time of the run is given in units of their mean. The
@@ -27,8 +26,10 @@ from threadpoolctl import threadpool_limits
 
 from pipeline.fit.pricing import LINE_ROWS, TILE_ROWS
 
+WIDTH, WORKERS = ("--sigma2", "2"), 2
 
-def bare_pass(X: np.ndarray, workers: int) -> float:
+
+def bare_pass(X: np.ndarray) -> float:
     """Seconds of sgemm and exp over the lower half of the tiles."""
 
     def stripe(start: int) -> None:
@@ -38,14 +39,14 @@ def bare_pass(X: np.ndarray, workers: int) -> float:
             np.exp(K, out=K)
 
     started = time.perf_counter()
-    with threadpool_limits(1), ThreadPoolExecutor(workers) as pool:
+    with threadpool_limits(1), ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(stripe, reversed(range(0, len(X), TILE_ROWS))))
     return time.perf_counter() - started
 
 
 def random_error(asked: argparse.Namespace, count: int, seed: int) -> float:
     """Return the test error of least squares on random centers."""
-    arguments = ["--sigma2", asked.sigma2, "--centers", str(count), "--seed", str(seed), "--penalty", "none"]
+    arguments = [*WIDTH, "--centers", str(count), "--seed", str(seed), "--penalty", "none"]
     error: float = run_mnist(asked.out, f"random-{count}-{seed}", *arguments)[1]["error_rate"]
     return error
 
@@ -54,27 +55,21 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--penalty", default="1")
-    parser.add_argument("--sigma2", default="2")
-    parser.add_argument("--centers", default="all")
-    parser.add_argument("--memory-limit", default="4GiB")
     parser.add_argument("--seeds", type=lambda text: [int(item) for item in text.split(",")], default=[0, 1, 2])
-    parser.add_argument("--workers", type=int, default=2)
     return parser.parse_args()
 
 
 def main() -> None:
     asked = options()
-    common = ["--sigma2", asked.sigma2, "--penalty", asked.penalty, "--refit", "ridge"]
+    common = [*WIDTH, "--penalty", asked.penalty, "--refit", "ridge"]
     layout, few = run_mnist(asked.out, f"random-1000-{asked.penalty}", *common)
     X = rows_of(layout).X[:]
-    bare = [bare_pass(X, asked.workers)]
-    arguments = [*common, "--centers", asked.centers, "--memory-limit", asked.memory_limit]
-    arguments += ["--workers", str(asked.workers)]
-    name = f"{asked.centers}-{asked.penalty}"
+    bare = [bare_pass(X)]
+    arguments = [*common, "--centers", "all", "--memory-limit", "4GiB", "--workers", str(WORKERS)]
     started = time.perf_counter()
-    _, report = run_mnist(asked.out, name, *arguments)
+    _, report = run_mnist(asked.out, f"all-{asked.penalty}", *arguments)
     seconds = time.perf_counter() - started
-    bare.append(bare_pass(X, asked.workers))
+    bare.append(bare_pass(X))
     count = report["model_n_centers"]
     controls = [random_error(asked, count, seed) for seed in asked.seeds]
     facts: dict[str, Any] = {

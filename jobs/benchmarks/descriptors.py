@@ -1,13 +1,13 @@
 """Features of images on held-out rows: their powers and widths, and how far images are made upright.
 
 COMMAND: python jobs/benchmarks/descriptors.py --out DIR [--datasets mnist,usps,digits]
-         [--draws 3] [--centers 1000] [--rows 36000] [--widths 0.35,0.5,0.7] [--workers 2]
+         [--draws 3] [--centers 1000] [--widths 0.35,0.5,0.7]
 
-Never the test part. Of at most `--rows` training rows of a data set, a third is what models are tested on, another
-third for each draw (seeds 0, 1, …), the same for all settings, as are the candidates. A model is least squares on
-`--centers` random candidates, its ridge chosen on a tenth of the other rows. Widths σ² are parts of the median squared
-distance. Prints, for each width, the mean squared error (summed over classes), which is the steadier figure, and the
-share of errors. Writes DIR/descriptors.json.
+Never the test part. Of at most 36 000 training rows of a data set, a third is what models are tested on, another third
+for each draw (seeds 0, 1, …), the same for all settings, as are the candidates. A model is least squares on `--centers`
+random candidates, its ridge chosen on a tenth of the other rows. Widths σ² are parts of the median squared distance.
+Prints, for each width, the mean squared error (summed over classes), which is the steadier figure, and the share of
+errors. Writes DIR/descriptors.json.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,8 @@ from features.targets import outputs
 from pipeline.kernels.kernel_functions import GaussianKernel
 
 Setting = dict[str, Any]
+Row = dict[str, Any]  # one model: its features, its width, its errors
+MOST_ROWS = 36_000
 SPHOG: Setting = {"name": "sphog"}
 SOFT: Setting = {"name": "soft-hog"}
 SETTINGS: list[Setting] = [
@@ -44,50 +45,26 @@ SETTINGS: list[Setting] = [
 ]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One model: its features, its width, and its errors on rows that no choice has seen."""
-
-    dataset: str
-    setting: str
-    n_features: int
-    draw: int
-    width: float  # parts of the median squared distance
-    sigma2: float
-    squared_error: float
-    error_percent: float
-
-
 def options() -> argparse.Namespace:
     """Return what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--datasets", type=words, default=["mnist", "usps", "digits"])
+    parser.add_argument("--datasets", type=lambda text: text.split(","), default=["mnist", "usps", "digits"])
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--centers", type=int, default=1000)
-    parser.add_argument("--rows", type=int, default=36_000)
-    parser.add_argument("--widths", type=numbers, default=[0.35, 0.5, 0.7])
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--widths", type=lambda text: [*map(float, text.split(","))], default=[0.35, 0.5, 0.7])
     return parser.parse_args()
 
 
-def words(text: str) -> list[str]:
-    return text.split(",")
-
-
-def numbers(text: str) -> list[float]:
-    return [float(word) for word in text.split(",")]
-
-
-def training_rows(asked: argparse.Namespace, dataset: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def training_rows(dataset: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return images (n, H, W) and class indices (n,) of the training part of a data set."""
     source = open_source(SourceSpec(dataset))
-    images, labels = source.train.X[: asked.rows], source.train.y[: asked.rows]
+    images, labels = source.train.X[:MOST_ROWS], source.train.y[:MOST_ROWS]
     return images, labels.astype(np.int64)
 
 
-def tried(asked: argparse.Namespace, X: NDArray[np.float32], y: NDArray[np.int64], draw: int) -> Iterator[tuple]:
-    """Yield (width, σ², squared error, errors in percent) of each width on one draw."""
+def tried(asked: argparse.Namespace, X: NDArray[np.float32], y: NDArray[np.int64], draw: int) -> Iterator[Row]:
+    """Yield the widths, with the errors of a model on rows that no choice has seen, on one draw."""
     order = np.random.default_rng(draw).permutation(len(X))
     rows, judged = order[: 2 * len(X) // 3], order[2 * len(X) // 3 :]
     centers, some = X[rows[: asked.centers]], X[rows[-1000:]].astype(np.float64)
@@ -96,12 +73,13 @@ def tried(asked: argparse.Namespace, X: NDArray[np.float32], y: NDArray[np.int64
     targets = outputs(y[judged], "multiclass", int(y.max()) + 1)
     for width in asked.widths:
         kernel = GaussianKernel(centers, width * median, np.float32)
-        weights = least_squares(X[rows], y[rows], kernel, asked.workers)
+        weights = least_squares(X[rows], y[rows], kernel)
         decisions = np.concatenate(
             [kernel.block(X[some_rows]) @ weights for some_rows in np.array_split(judged, 1 + len(judged) // 2048)]
         )
         squared = float(np.square(decisions - targets).sum(axis=1).mean())
-        yield width, width * median, squared, 100 * float(np.mean(decisions.argmax(axis=1) != y[judged]))
+        error = 100 * float(np.mean(decisions.argmax(axis=1) != y[judged]))
+        yield {"width": width, "sigma2": width * median, "squared_error": squared, "error_percent": error}
 
 
 def measured(asked: argparse.Namespace, dataset: str, images: NDArray[Any], y: NDArray[np.int64]) -> Iterator[Row]:
@@ -114,19 +92,14 @@ def measured(asked: argparse.Namespace, dataset: str, images: NDArray[Any], y: N
         named = " ".join(f"{key}={value}" for key, value in setting.items() if key != "name")
         started = time.perf_counter()
         X = extract(FeatureSpec(**{"deskew": 1.0, "power": 0.5, **setting}), images)
-        found = [
-            Row(dataset, f"{setting['name']} {named}", X.shape[1], draw, *values)
-            for draw in range(asked.draws)
-            for values in tried(asked, X, y, draw)
-        ]
+        shared = {"dataset": dataset, "setting": f"{setting['name']} {named}", "n_features": X.shape[1]}
+        found = [shared | {"draw": k} | errors for k in range(asked.draws) for errors in tried(asked, X, y, k)]
         yield from found
         means = []
         for width in asked.widths:
-            alike = [row for row in found if row.width == width]
-            squared, errors = (
-                np.mean([getattr(row, key) for row in alike]) for key in ("squared_error", "error_percent")
-            )
-            means.append(f"{squared:.4f} {errors:5.2f}")
+            alike = [row for row in found if row["width"] == width]
+            squared, percent = (np.mean([row[key] for row in alike]) for key in ("squared_error", "error_percent"))
+            means.append(f"{squared:.4f} {percent:5.2f}")
         seconds = time.perf_counter() - started
         print(f"{setting['name'] + ' ' + named:<44}{X.shape[1]:>7}{seconds:>5.0f}   {'   '.join(means)}", flush=True)
 
@@ -137,8 +110,8 @@ def main() -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     for dataset in asked.datasets:
-        rows += measured(asked, dataset, *training_rows(asked, dataset))
-        (asked.out / "descriptors.json").write_text(json.dumps([asdict(row) for row in rows], indent=1))
+        rows += measured(asked, dataset, *training_rows(dataset))
+        (asked.out / "descriptors.json").write_text(json.dumps(rows, indent=1))
     return 0
 
 

@@ -22,7 +22,6 @@ class Measurement:
     commands: tuple[str, ...]
     table: Callable[[Path], Table]
     told: str = ""  # in the place of the commands, where the rows name them
-    head: tuple[str, ...] = ()  # of its table, where this is known before
 
 
 def json_of(path: Path) -> Any:
@@ -39,10 +38,9 @@ def trainings(data: str, rows: Sequence[str], columns: dict[str, Callable[[Repor
         reports = [json_of(folder / str(k) / "report.json") for k in range(len(rows))]
         cells = [[f"`{row}`" if row else "(defaults)", *(column(report) for column in columns.values())]
                  for row, report in zip(rows, reports, strict=True)]  # fmt: skip
-        return list(head), cells
+        return ["options", *columns], cells
 
-    head = ("options", *columns)
-    return Measurement(commands, table, f"`{TRAIN}{data}` with the options of each row", head)
+    return Measurement(commands, table, f"`{TRAIN}{data}` with the options of each row")
 
 
 def cpu_seconds(report: Report) -> str:
@@ -122,20 +120,6 @@ def descriptors(folder: Path) -> Table:
         return f"{means(found, 'squared_error'):.3f}, {means(found, 'error_percent'):.2f} %"
 
     return pivot(rows, "setting", "dataset", cell, lines, columns)
-
-
-def feature_scales(folder: Path) -> Table:
-    lines = {
-        "noise": "32 inputs, 5 matter, noise 0.20",
-        "friedman": "30 inputs, 5 matter, noise 0.20",
-        "arm": "an arm of 8 joints, noise 0.05",
-        "directions": "sums of 20 inputs, noise 0.10",
-        "abalone": "abalone",
-        "boston": "boston",
-    }
-    columns = {"median": "no scales", "learned, median": "learned", "boosting": "gradient boosting"}
-    rows = json_of(folder / "feature_scales.json")
-    return pivot(rows, "table", "way", lambda found: f"{means(found, 'rmse'):.3f}", lines, columns)
 
 
 FORMS = {"csv": "csv", "parquet": "parquet", "parts": "parquet in 64 parts", "zarr": "zarr"}
@@ -404,7 +388,6 @@ MEASUREMENTS = {
         CENTERS | RMSE | SECONDS,
     ),
     "descriptors": Measurement(("python jobs/benchmarks/descriptors.py --out DIR",), descriptors),
-    "feature-scales": Measurement(("python jobs/benchmarks/feature_scales.py --out DIR --draws 1",), feature_scales),
     "tables-reading": Measurement(("python jobs/benchmarks/tables.py --out DIR",), tables_reading),
     "tables-training": Measurement(("python jobs/benchmarks/tables.py --out DIR --train",), tables_training),
     "all-candidates": Measurement(("python jobs/benchmarks/all_candidates.py --out DIR",), all_candidates),

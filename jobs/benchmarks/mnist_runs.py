@@ -37,7 +37,6 @@ SETTINGS = {
     "mnist": (["mnist", "--config", str(PAPER), "--sigma2", "2"], 2.0),
     "mnist-soft-hog": (["mnist", *NO_INTERCEPT, "--sigma2", "0.25"], 0.25),
     "digits": (["digits", "--features", "sphog", *NO_INTERCEPT, "--sigma2", "2"], 2.0),
-    "usps": (["usps", "--features", "raw", *NO_INTERCEPT, "--sigma2", "64"], 64.0),
 }
 BLOCK_ROWS, HOLD_OUT = 2048, 0.1
 

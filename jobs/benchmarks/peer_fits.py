@@ -30,6 +30,7 @@ from storage.folder_layouts import RunLayout
 Facts = dict[str, Any]
 Predict = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 ROOT = Path(__file__).resolve().parents[2]
+OWN = ("ridge", "greedy")  # kinds of our methods
 FIT_STAGES = ("candidates", "statistics", "solve")
 
 
@@ -95,15 +96,12 @@ def fit_peer(asked: Facts) -> Fitted:
     return Fitted(size, seconds, predict, lambda: len(pickle.dumps(kept)), {})
 
 
-OWN = {"ridge": fit_ours, "all": fit_ours, "greedy": fit_ours}
-
-
 def main(asked: Facts) -> None:
     if asked["kind"] == "features":  # builds them, and compiles what is compiled
         arguments = ["--resume", "auto", "--centers", "20", "--penalty", "0.01", "--refit", "ridge"]
         train(asked, prepared(asked).root, *arguments)
         return
-    fitted = OWN.get(asked["kind"], fit_peer)(asked)
+    fitted = (fit_ours if asked["kind"] in OWN else fit_peer)(asked)
     say({"size": fitted.size, "fit_seconds": fitted.seconds, **fitted.more})
     X_test, y_test = read_part(prepared(asked), "test")
     fitted.predict(X_test[:100])  # what is loaded or compiled at the first call

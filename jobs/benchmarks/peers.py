@@ -1,12 +1,12 @@
 """What a user would pick instead: fit and prediction time, memory, size and error of each, on the same features.
 
-COMMAND: python jobs/benchmarks/peers.py --out DIR [--dataset mnist] [--n-train N] [--methods svc,greedy-1000,...]
-         [--cap SECONDS] [--threads N] [--features-dir DIR]
+COMMAND: python jobs/benchmarks/peers.py --out DIR [--dataset mnist] [--n-train N] [--methods svc,ridge-1000,...]
+         [--cap SECONDS] [--threads N]
 
-Methods: svc, nystroem-M, kernel-ridge-N, random-M are the peers (random centers and our own least squares); ridge-M,
-all, greedy-K and greedy-K-M are ours (K centers of M candidates, 6 K unless given; all but `all` with an intercept, as
-the peers have). `@SEED` after a method makes another draw. `mnist` has the paper's features, `mnist-soft-hog`
-those of the default, for all methods. Tables, and gradient boosting, are those of `table_peers.py`.
+Methods: svc, nystroem-M, kernel-ridge-N, random-M are the peers (random centers and our own least squares); ridge-M and
+greedy-K-M are ours (K centers of M candidates; with an intercept, as the peers have). `@SEED` after a method makes
+another draw. `mnist` has the paper's features, `mnist-soft-hog` those of the default, for all methods. Tables, and
+gradient boosting, are those of `table_peers.py`.
 
 Each has a process of its own and the same number of threads, and is ended once its fit or its prediction takes longer
 than the cap, which is shown as > cap. What is timed: fits begin with the features in memory (peers) or on disk (ours:
@@ -22,22 +22,12 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import mean, variance
 
 from child_process import Facts, facts_of
 
-METHODS = "svc,nystroem-1000,nystroem-3000,kernel-ridge-10000,random-1000,random-2000,ridge-1000,greedy-1000,"
-METHODS += "greedy-2000-12000,greedy-1200-3500,all"
-METHODS += "".join(f",nystroem-1000@{seed},ridge-1000@{seed}" for seed in range(1, 5))
-SIZED = r"svc|all|(nystroem|kernel-ridge|random|ridge|greedy)-\d+(@\d+)?|greedy-\d+-\d+(@\d+)?"
-OWN = ("ridge", "all", "greedy")
-WORDS = {"svc": "SVC", "nystroem": "Nystroem({}) + ridge", "kernel-ridge": "kernel ridge, {} rows"}
-WORDS |= {"random": "{} random centers", "ridge": "{} candidates", "all": "all candidates", "greedy": "greedy {}"}
-PAIR = ("ridge", "nystroem")  # whose times and errors are compared, over all draws
+METHODS = "svc,nystroem-1000,nystroem-3000,kernel-ridge-10000,random-2000,ridge-1000,greedy-1200-3500,greedy-2000-12000"
+SIZED = r"svc|((nystroem|kernel-ridge|random|ridge)-\d+|greedy-\d+-\d+)(@\d+)?"
 INTERCEPT = ("--set", "solver.intercept=true")  # the paper's settings have none
-POOL = 6  # candidates of a greedy selection for each center
-WITHIN_POINTS, SMALLER, FASTER_FIT, FASTER_PREDICT = 0.2, 3, 5, 20
-TIMES = {"fit_seconds": "fit", "predict_seconds": "predict the test part"}
 COLUMNS = {"centers": 9, "error, %": 10, "fit, s": 10, "predict, s": 12, "peak, MiB": 11, "model, MiB": 12}
 COLUMNS |= {"command, s": 12}  # header → width of the table's columns
 START_SECONDS = 3600.0  # imports, and reading or building the features
@@ -46,15 +36,14 @@ START_SECONDS = 3600.0  # imports, and reading or building the features
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=lambda text: Path(text).absolute(), required=True)
-    parser.add_argument("--dataset", choices=("mnist", "mnist-soft-hog", "digits", "usps"), default="mnist")
+    parser.add_argument("--dataset", choices=("mnist", "mnist-soft-hog", "digits"), default="mnist")
     parser.add_argument("--n-train", type=int, help="training rows: the first so many")
     parser.add_argument("--methods", type=lambda text: text.split(","), default=METHODS.split(","))
     parser.add_argument("--cap", type=float, default=1800.0, help="seconds for each fit, and for each prediction")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--features-dir", type=lambda text: Path(text).absolute(), help="(default: DIR/features)")
     found = parser.parse_args()
     if unknown := [name for name in found.methods if not re.fullmatch(SIZED, name)]:
-        parser.error(f"unknown: {', '.join(unknown)}; methods are such as {METHODS}, greedy-1000-4000")
+        parser.error(f"unknown: {', '.join(unknown)}; methods are such as {METHODS}")
     return found
 
 
@@ -65,8 +54,7 @@ def runs_of(asked: argparse.Namespace) -> Path:
 
 def spoken_by(asked: argparse.Namespace, settings: Facts, cap: float) -> tuple[Facts, str]:
     """Let a process of its own do what `settings` ask for; return all facts it gave, and how it ended."""
-    paths = {"runs": str(runs_of(asked))}
-    paths |= {"features_dir": str(asked.features_dir or asked.out / "features")}
+    paths = {"runs": str(runs_of(asked)), "features_dir": str(asked.out / "features")}
     libraries = (f"{name}_NUM_THREADS" for name in ("OPENBLAS", "OMP", "MKL", "NUMBA"))
     environment = {**os.environ, **dict.fromkeys(libraries, str(asked.threads))}
     command = [sys.executable, str(Path(__file__).with_name("peer_fits.py")), json.dumps(settings | paths)]
@@ -74,21 +62,14 @@ def spoken_by(asked: argparse.Namespace, settings: Facts, cap: float) -> tuple[F
     return {key: value for one in facts for key, value in one.items() if key != "ready"}, ended
 
 
-def settings_of(common: Facts, name: str, n_train: int) -> Facts:
+def settings_of(common: Facts, name: str) -> Facts:
     """Return what the row of a method depends on."""
     called, _, seed = name.partition("@")
     kind, *numbers = re.sub(r"-(?=\d)", " ", called).split()
     size = int(numbers[0]) if numbers else 0
     arguments = {
         "ridge": ["--centers", str(size), "--penalty", "0.01", "--refit", "ridge", *INTERCEPT],
-        "all": ["--centers", "all", "--penalty", "1", "--refit", "ridge", "--memory-limit", "4GiB"],
-        "greedy": [
-            "--centers",
-            str(min(int((numbers[1:] or [POOL * size])[0]), n_train)),
-            "--select",
-            f"greedy:{size}",
-            *INTERCEPT,
-        ],
+        "greedy": ["--centers", *numbers[1:], "--select", f"greedy:{size}", *INTERCEPT],
     }
     own = [*arguments[kind], "--seed", seed or "0"] if kind in arguments else None
     return common | {"name": name, "kind": kind, "size": size, "seed": int(seed or 0), "arguments": own}
@@ -99,11 +80,10 @@ def measured(asked: argparse.Namespace) -> Iterator[Facts]:
     path = asked.out / "peers.json"
     kept: list[Facts] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     common = {"dataset": asked.dataset, "n_train": asked.n_train, "threads": asked.threads}
-    if not (report := runs_of(asked) / "features" / "report.json").exists():
+    if not (runs_of(asked) / "features" / "report.json").exists():
         _, ended = spoken_by(asked, common | {"kind": "features"}, START_SECONDS)
         if ended != "done":
             raise SystemExit(f"the features: {ended}")
-    n_train = json.loads(report.read_text(encoding="utf-8"))["n_train"]
 
     def row_of(settings: Facts) -> Facts:
         for row in kept:
@@ -118,7 +98,7 @@ def measured(asked: argparse.Namespace) -> Iterator[Facts]:
         return row
 
     for name in asked.methods:
-        yield row_of(settings_of(common, name, n_train))
+        yield row_of(settings_of(common, name))
 
 
 def line(row: Facts) -> str:
@@ -136,54 +116,13 @@ def line(row: Facts) -> str:
     return text.rstrip() + ("" if row["ended"] in ("done", "capped") else f"  {row['ended']}")
 
 
-def claims(rows: list[Facts]) -> Iterator[str]:
-    """Yield whether each claim of the project holds, with its numbers."""
-    done = {row["name"]: row for row in rows if row["ended"] == "done"}
-    for size in sorted({row["asked_size"] for row in done.values() if row["kind"] == "ridge"}):
-        drawn = [[row for row in done.values() if row["name"].partition("@")[0] == f"{kind}-{size}"] for kind in PAIR]
-        if all(drawn):
-            yield from sooner(*drawn)
-    most = done["svc"]["error_percent"] + WITHIN_POINTS + 1e-9 if "svc" in done else 0.0
-    small = [row for row in done.values() if row["kind"] == "greedy" and row["error_percent"] <= most]
-    if not small:
-        yield "NO  claim about SVC: it has no error here, or no greedy model comes near it"
-        return
-    svc = done["svc"]
-    for ours in sorted(small, key=lambda row: row["size"]):
-        errors = f"{ours['error_percent']:.2f} %, SVC {svc['error_percent']:.2f} %"
-        yield f"yes within {WITHIN_POINTS} points: {ours['name']} {errors}"
-        parts = (("size", SMALLER, "smaller"), ("fit_seconds", FASTER_FIT, "faster to fit"))
-        for key, asked, words in (*parts, ("predict_seconds", FASTER_PREDICT, "faster to predict")):
-            times, values = svc[key] / ours[key], f"{ours[key]:.4g} against {svc[key]:.4g}"
-            yield f"{yes(times >= asked)} at least {asked} times {words}: {times:.1f} times ({values})"
-
-
-def sooner(ours: list[Facts], others: list[Facts]) -> Iterator[str]:
-    """Yield whether ours are fitted sooner than the others, at errors that are no higher than what draws differ by."""
-    times, errors = (
-        [[row[key] for row in rows] for rows in (ours, others)] for key in ("fit_seconds", "error_percent")
-    )
-    doubt = sum(variance(one) / len(one) for one in errors) ** 0.5 if min(map(len, errors)) > 1 else 0.0
-    holds = mean(times[0]) < mean(times[1]) and mean(errors[0]) <= mean(errors[1]) + doubt
-    cells = [f"{mean(t):.2f} s, {mean(e):.3f} % ({len(e)} draws)" for t, e in zip(times, errors, strict=True)]
-    yield f"{yes(holds)} sooner fitted at no more errors (within {doubt:.3f}): {ours[0]['name']} {cells[0]}; "
-    yield f"    {others[0]['name']} {cells[1]}"
-
-
-def yes(holds: bool) -> str:
-    return "yes" if holds else "NO "
-
-
 def main() -> None:
     asked = options()
     asked.out.mkdir(parents=True, exist_ok=True)
     print("".join(["method".ljust(24), *(name.rjust(width) for name, width in COLUMNS.items())]), flush=True)
-    rows = []
     for row in measured(asked):
         print(line(row), flush=True)
-        rows.append(row)
     print("command: the whole of ours, with start, imports and test error")
-    print("\n".join(["", *claims(rows)]))
 
 
 if __name__ == "__main__":

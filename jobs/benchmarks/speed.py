@@ -1,6 +1,6 @@
 """How far a run on MNIST is from the bare arithmetic it contains, stage by stage, and what a second worker brings.
 
-COMMAND: python jobs/benchmarks/speed.py --out DIR [--runs default,paper] [--workers 1,2] [--repeats 3] [--rows N]
+COMMAND: python jobs/benchmarks/speed.py --out DIR [--runs default,paper] [--repeats 3] [--rows N]
 
 The floor is what nobody can save: sgemm of (rows, d) by (d, M), exp, and float64 K'K of one triangle (dsyrk, added in
 place), in blocks of 1024 rows, which is where they are quickest; every thread has a block and a Gram of its own, and
@@ -31,7 +31,7 @@ from threadpoolctl import threadpool_limits
 from storage.zarr_arrays import open_arrays
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK_ROWS, CENTERS = 1024, 1000
+BLOCK_ROWS, CENTERS, WORKERS = 1024, 1000, (1, 2)
 WAYS = {"default": [], "paper": ["--config", str(ROOT / "jobs/paper/mnist.toml")]}  # the paper's features
 MOST = {  # times the floor of one thread
     "default": {"run": 2.6, "statistics": 1.25, "solve": 0.5},
@@ -92,12 +92,12 @@ def run(asked: argparse.Namespace, way: str, scheduler: str, workers: int) -> Tu
 
 def turns(asked: argparse.Namespace, way: str) -> Iterator[Turn]:
     """Yield what floor, threads and processes take, one turn after the other."""
-    run(asked, way, "threads", max(asked.workers))  # builds features and compiles
+    run(asked, way, "threads", WORKERS[1])  # builds features and compiles
     (store,) = (asked.out / way).glob("*/arrays.zarr")
     X = open_arrays(store)["train/X"]
     rows = X[:]
     for repeat in range(asked.repeats):
-        for workers in asked.workers:
+        for workers in WORKERS:
             same = {"way": way, "repeat": repeat, "workers": workers}
             yield same | {"who": "floor", "run": bare_seconds(rows, workers)}
             for scheduler in ("threads", "processes"):
@@ -107,7 +107,7 @@ def turns(asked: argparse.Namespace, way: str) -> Iterator[Turn]:
 def summary(found: list[Turn], way: str) -> Iterator[str]:
     """Yield the ratios, and whether they are what is asked for."""
     seconds = {(turn["who"], turn["workers"], turn["repeat"]): turn for turn in found if turn["way"] == way}
-    repeats, (few, *_, many) = sorted({turn["repeat"] for turn in found}), sorted({turn["workers"] for turn in found})
+    repeats, (few, many) = sorted({turn["repeat"] for turn in found}), WORKERS
     for what in ("run", "features", "candidates", "statistics", "solve", "evaluate", "start"):
         floors = [seconds["floor", few, k]["run"] for k in repeats]
         times = median(
@@ -125,7 +125,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=lambda text: Path(text).absolute(), required=True)
     parser.add_argument("--runs", type=lambda text: text.split(","), default=list(WAYS))
-    parser.add_argument("--workers", type=lambda text: [int(number) for number in text.split(",")], default=[1, 2])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rows", type=int, help="training rows (default: all)")
     asked = parser.parse_args()

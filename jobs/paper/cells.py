@@ -35,25 +35,7 @@ CERTIFIED = ("--tol", "1e-4")
 METHODS = ("SLKL", "SLKL, certified", "SLKL, refitted")
 ROOT, SETTINGS = Path(__file__).resolve().parents[2], "jobs/paper/{}.toml"  # of a data set by name: the paper's
 NOT_CONVERGED = 3  # an exit code of a run like any other: the paper's rule does not look at the gap
-
-
-@dataclass(frozen=True)
-class Row:
-    """One cell of a table: ours and the paper's, and the command of its first run."""
-
-    table: str
-    dataset: str
-    method: str
-    M: int
-    runs: int
-    mean: float
-    std: float
-    m0_mean: float | None
-    paper_mean: float | None
-    paper_std: float | None
-    penalty: float | None
-    sigma2: float
-    command: str
+Row = dict[str, Any]  # one cell of a table: ours and the paper's, and the command of its first run
 
 
 @dataclass(frozen=True)
@@ -180,28 +162,28 @@ def row(
     """Return a cell from the values of its runs, beside the paper's."""
     name = dataset.split(" ")[0]
     mean, std = paper.numbers(name, method, size)
-    return Row(
-        table, dataset, method, size, len(values), float(np.mean(values)), float(np.std(values)),
-        float(np.mean(m0)) if m0 else None, mean, std, penalty, sigma2 or paper.SIGMA2[name], command,
-    )  # fmt: skip
+    found: Row = {"table": table, "dataset": dataset, "method": method, "M": size, "runs": len(values)}
+    found |= {"mean": float(np.mean(values)), "std": float(np.std(values))}
+    found |= {"m0_mean": float(np.mean(m0)) if m0 else None, "paper_mean": mean, "paper_std": std}
+    return found | {"penalty": penalty, "sigma2": sigma2 or paper.SIGMA2[name], "command": command}
 
 
-def save(asked: argparse.Namespace, table: str, rows: Sequence[Row] | Sequence[dict[str, Any]]) -> None:
+def save(asked: argparse.Namespace, table: str, rows: Sequence[Row]) -> None:
     """Write the rows of a table, for `report`; rows of other cells that are there already stay."""
     path = asked.out / f"{table}.json"
-    found = [asdict(one) if isinstance(one, Row) else one for one in rows]
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    new = {_cell(row): row for row in found}
+    new = {_cell(row): row for row in rows}
     write_json(path, [new.pop(_cell(row), row) for row in before] + list(new.values()))
 
 
-def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
+def _cell(row: Row) -> tuple[Any, ...]:
     return row["dataset"], row.get("method") or row["schedule"], row["M"]
 
 
 def print_row(one: Row, unit: str = "") -> None:
     """Print a cell beside the paper's."""
-    theirs = "" if one.paper_mean is None else f"   paper {one.paper_mean:g}"
-    theirs += f" ± {one.paper_std:g}" if one.paper_std is not None else ""
-    m0 = "" if one.m0_mean is None else f"  m0 {one.m0_mean:.0f}"
-    print(f"{one.dataset:<18}{one.method:<18}M {one.M:<6}{one.mean:.4g} ± {one.std:.2g}{unit}{m0}{theirs}", flush=True)
+    theirs = "" if one["paper_mean"] is None else f"   paper {one['paper_mean']:g}"
+    theirs += f" ± {one['paper_std']:g}" if one["paper_std"] is not None else ""
+    m0 = "" if one["m0_mean"] is None else f"  m0 {one['m0_mean']:.0f}"
+    start = f"{one['dataset']:<18}{one['method']:<18}M {one['M']:<6}"
+    print(f"{start}{one['mean']:.4g} ± {one['std']:.2g}{unit}{m0}{theirs}", flush=True)

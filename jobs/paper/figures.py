@@ -8,6 +8,8 @@ DIR/m0_size.png and DIR/figures.json.
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,12 @@ matplotlib.use("Agg")
 import cells
 import numpy as np
 from matplotlib import pyplot
+from matplotlib.axes import Axes
 
 PENALTIES = (1.0, 0.1, 0.01, 0.001)
 SIZES = (64, 128, 256, 512, 1000)
 LARGEST, NU = 1000, 0.01
+VISITS = "iterations (coordinates visited)"
 
 
 def sinc(asked: argparse.Namespace, size: int, penalty: float, seed: int, *way: str) -> cells.Trained:
@@ -64,43 +68,44 @@ def sizes(asked: argparse.Namespace) -> list[dict[str, Any]]:
     return found
 
 
-def plot_along(curves: list[dict[str, Any]], value: str, optimum: str, label: str, path: Path) -> None:
-    """Draw one curve for each run, with the optima as dotted lines."""
+@contextmanager
+def plot(path: Path, title: str, **labels: str) -> Iterator[Axes]:
+    """Yield the axes of a figure, which is saved at the end."""
     figure, axes = pyplot.subplots(figsize=(5.5, 3.5), layout="constrained")
-    for curve in curves:
-        axes.plot(curve["visits"], curve[value], color="C0", alpha=0.4, linewidth=1)
-        axes.axhline(curve[optimum], color="k", alpha=0.2, linewidth=0.8, linestyle=":")
-    axes.set(xlabel="iterations (coordinates visited)", ylabel=label)
-    axes.set_title(f"sinc, M = {LARGEST}, ν = {NU}, {len(curves)} runs; dotted: certified optimum", fontsize=9)
+    yield axes
+    axes.set(**labels)
+    axes.set_title(title, fontsize=9)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def plot_along(curves: list[dict[str, Any]], value: str, optimum: str, label: str, path: Path) -> None:
+    """Draw one curve for each run, with the optima as dotted lines."""
+    title = f"sinc, M = {LARGEST}, ν = {NU}, {len(curves)} runs; dotted: certified optimum"
+    with plot(path, title, xlabel=VISITS, ylabel=label) as axes:
+        for curve in curves:
+            axes.plot(curve["visits"], curve[value], color="C0", alpha=0.4, linewidth=1)
+            axes.axhline(curve[optimum], color="k", alpha=0.2, linewidth=0.8, linestyle=":")
 
 
 def plot_excess(curves: list[dict[str, Any]], path: Path) -> None:
     """Draw how far the objective of each run is above its certified optimum."""
-    figure, axes = pyplot.subplots(figsize=(5.5, 3.5), layout="constrained")
-    for curve in curves:
-        excess = np.array(curve["objective"]) / curve["optimum"] - 1
-        axes.semilogy(curve["visits"], excess, color="C0", alpha=0.4, linewidth=1)
-    axes.set(xlabel="iterations (coordinates visited)", ylabel="objective above the optimum, relative")
-    axes.set_title(f"sinc, M = {LARGEST}, ν = {NU}, {len(curves)} runs of the paper's method", fontsize=9)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    title = f"sinc, M = {LARGEST}, ν = {NU}, {len(curves)} runs of the paper's method"
+    with plot(path, title, xlabel=VISITS, ylabel="objective above the optimum, relative") as axes:
+        for curve in curves:
+            excess = np.array(curve["objective"]) / curve["optimum"] - 1
+            axes.semilogy(curve["visits"], excess, color="C0", alpha=0.4, linewidth=1)
 
 
 def plot_sizes(points: list[dict[str, Any]], runs: int, path: Path) -> None:
     """Draw the final m0 against M, a line for each penalty."""
-    figure, axes = pyplot.subplots(figsize=(5.5, 3.5), layout="constrained")
-    for k, penalty in enumerate(PENALTIES):
-        own = [point for point in points if point["penalty"] == penalty]
-        for name, style, label in (("paper", "-", f"ν = {penalty:g}"), ("certified", ":", None)):
-            values = [[point[key] for point in own] for key in ("M", name, f"{name}_std")]
-            axes.errorbar(*values, color=f"C{k}", linestyle=style, marker="o", markersize=3, capsize=2, label=label)
-    axes.set(xlabel="M", ylabel="m0")
-    axes.set_title(f"sinc, {runs} runs; dotted: certified optimum", fontsize=9)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    with plot(path, f"sinc, {runs} runs; dotted: certified optimum", xlabel="M", ylabel="m0") as axes:
+        for k, penalty in enumerate(PENALTIES):
+            own = [point for point in points if point["penalty"] == penalty]
+            for name, style, label in (("paper", "-", f"ν = {penalty:g}"), ("certified", ":", None)):
+                values = [[point[key] for point in own] for key in ("M", name, f"{name}_std")]
+                axes.errorbar(*values, color=f"C{k}", linestyle=style, marker="o", markersize=3, capsize=2, label=label)
+        axes.legend()
 
 
 def main() -> None:
@@ -111,12 +116,9 @@ def main() -> None:
     plot_along(facts["curves"], "m0", "optimum_m0", "m0", asked.out / "m0_iterations.png")
     facts["sizes"] = sizes(asked)
     plot_sizes(facts["sizes"], asked.runs, asked.out / "m0_size.png")
-    facts["commands"] = {
-        "objective.png": facts["curves"][0]["command"],
-        "excess.png": facts["curves"][0]["command"],
-        "m0_iterations.png": facts["curves"][0]["command"],
-        "m0_size.png": f"python jobs/paper/figures.py --runs {asked.runs}",
-    }
+    along_command, names = facts["curves"][0]["command"], ("objective.png", "excess.png", "m0_iterations.png")
+    facts["commands"] = dict.fromkeys(names, along_command)
+    facts["commands"]["m0_size.png"] = f"python jobs/paper/figures.py --runs {asked.runs}"
     (asked.out / "figures.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
     print(f"figures: {asked.out / 'objective.png'}, excess.png, m0_iterations.png, m0_size.png")
 

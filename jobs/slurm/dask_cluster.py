@@ -74,19 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     requests = Requests()
     state = Path(arguments.state).absolute()
     state.mkdir(parents=True, exist_ok=True)
-    with key_of_start(state) as (security, variables):
-        return _train(arguments, training, requests, state, security, variables)
-
-
-def _train(
-    arguments: argparse.Namespace,
-    training: list[str],
-    requests: Requests,
-    state: Path,
-    security: Any,
-    variables: dict[str, str],
-) -> int:
-    with _cluster(arguments, state, security) as cluster:
+    with key_of_start(state) as (security, variables), _cluster(arguments, state, security) as cluster:
         cluster.scale(arguments.jobs)
         command = [sys.executable, "-m", "pipeline.train", *training, "--scheduler", cluster.scheduler_address]
         print(f"{arguments.jobs} worker jobs, scheduler {cluster.scheduler_address}", flush=True)

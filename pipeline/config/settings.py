@@ -36,7 +36,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise MissingInputError(f"{path}: no such configuration file") from None
     except (OSError, ValueError, CorruptDataError) as error:  # all of tomllib's, and int's of thousands of digits
-        reason = str(error).removeprefix(f"{path}: ").partition("; use sys.")[0]
+        told = getattr(error, "strerror", None) or str(error)  # without the path again
+        reason = told.removeprefix(f"{path}: ").partition("; use sys.")[0]
         raise ConfigError(f"cannot read configuration file {path}: {reason}") from None
     return flat(nested)
 

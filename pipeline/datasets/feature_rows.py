@@ -28,7 +28,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.open_data import PlannedData, open_data, planned, release_data
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import first_non_finite_row, scaled
-from pipeline.runtime import stopping
+from pipeline.runtime import progress, stopping
 from pipeline.runtime.run_folder import digest_sources
 from storage.arrays import Stored
 from storage.errors import CorruptDataError
@@ -321,13 +321,18 @@ def build_item(task: BlockTask, item: FeatureItem, inputs: NDArray[Any] | None =
     (layout, access), part, some = task, item.part, item.rows
     rows = open_data(access.request.source, access.data).parts[part]
     inputs = rows.X[some] if inputs is None else inputs
-    made = {"X": _computed(access, part)(inputs, np.arange(some.start, some.stop)), "y": rows.y[some]}
+    made = {"y": rows.y[some]}
     if rows.weights is not None:
         made["weights"] = rows.weights[some]
     if part == "train":
         made["keys"] = row_keys(inputs) if rows.keys is None else rows.keys[some]
         made |= {} if rows.groups is None else {"groups": rows.groups[some]}
     arrays, files = open_arrays(layout.arrays), dict[str, str]()
+    compute, of_features = _computed(access, part), arrays[f"{part}/X"]
+    for chunk in row_blocks(item.n_rows, of_features.chunk_rows):
+        first, stop = some.start + chunk.start, some.start + chunk.stop
+        files |= of_features.write(first, compute(inputs[chunk], np.arange(first, stop)))
+        progress.advance(stop - first)
     for name, values in made.items():
         files |= arrays[f"{part}/{name}"].write(some.start, values)
     write_record(layout.markers / f"{item.name}.json", {"item": item.name, "files": files})

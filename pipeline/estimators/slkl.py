@@ -127,7 +127,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         columns takes 8·m² bytes.
     budget : float, str or None
         Core seconds (or "2m") that a fit may take, at a nominal rate that is the same on every machine, in place of
-        `n_centers`. None: 60, where `n_centers` is None too.
+        `n_centers`. None: 30, where `n_centers` is None too.
     columns : None, "at-once" or "on-demand"
         Which candidates get a kernel column and a row of the Gram: "at-once": all, or a working set that grows, where
         they do not fit `memory_limit`; "on-demand": those whose weight would become non-zero, found by their
@@ -236,8 +236,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     Notes
     -----
     Parameters mean what the settings of the command mean; the guide has more on penalties, kernels, scales, and
-    selections. penalty=None stands for "max:1e-7" below 50 rows, and with
-    n_centers="all", `refit`, or a `tol`, `max_sweeps` or `schedule` other than the default.
+    selections. penalty=None stands for "max:1e-7" with n_centers="all", `refit`, or a `tol`, `max_sweeps` or
+    `schedule` other than the default.
 
     X is an array of numbers, which may be a memory map, or a DataFrame of numbers. Encode words before, and fill in
     missing values: by a pipeline with OneHotEncoder and SimpleImputer, or train from a file with the command.

@@ -145,7 +145,8 @@ class _Growth:
         name = f"{STATISTICS}/{size}"
         rows = replace(self._work.row_task, sigma2=self.sigma2)
         task = statistics_pass(rows, (FIT, HELD_OUT), size, n_kept=n_kept)
-        parts = statistics_by_part(self._work.runner.add_up(task, name, f"{size} candidates"))
+        words = f"{size} candidates, step {step + 1} of {len(self._sizes)} at most"
+        parts = statistics_by_part(self._work.runner.add_up(task, name, words))
         self._work.store.drop(f"passes/{name}")
         fit, held_out = (
             joined(old[number] if old else None, np.arange(n_kept), parts.pop(part))

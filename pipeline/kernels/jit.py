@@ -14,20 +14,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
-from types import ModuleType
 
 import numba
 import numpy as np
 from numba.core import event
+from numba.extending import get_cython_function_address
 from numpy.typing import NDArray
-from scipy.linalg import cython_blas, cython_lapack
 
 # Without the interpreter lock, since tasks run beside each other in threads; kept for other processes.
 compiled = partial(numba.njit, cache=True, nogil=True)
 inner = partial(numba.njit, nogil=True)  # Loops that other loops call are kept with them.
 OUR_FILES = ("kernel_loops.", "solver_loops.", "descriptors.", "deformed_copies.")  # of loops
 END = b"."  # of a file that numba keeps whole
-_POINTER = ctypes.c_void_p
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -79,19 +77,14 @@ def _remove_cut_off(folder: Path) -> None:
                 kept.unlink()
 
 
-def _routine(library: ModuleType, name: str, n_arguments: int) -> "ctypes._CFunctionType":
-    capsule = library.__pyx_capi__[name]
-    capsule_name = ctypes.pythonapi.PyCapsule_GetName
-    capsule_name.restype, capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    address = ctypes.pythonapi.PyCapsule_GetPointer
-    address.restype, address.argtypes = _POINTER, [ctypes.py_object, ctypes.c_char_p]
-    prototype = ctypes.CFUNCTYPE(None, *[_POINTER] * n_arguments)
-    return prototype(address(capsule, capsule_name(capsule)))
+def _routine(library: str, name: str, n_arguments: int) -> "ctypes._CFunctionType":
+    address = get_cython_function_address(f"scipy.linalg.{library}", name)
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n_arguments)(address)
 
 
-_dsyrk = _routine(cython_blas, "dsyrk", 10)
-_dgemm = _routine(cython_blas, "dgemm", 13)
-_dpotrf = _routine(cython_lapack, "dpotrf", 5)
+_dsyrk = _routine("cython_blas", "dsyrk", 10)
+_dgemm = _routine("cython_blas", "dgemm", 13)
+_dpotrf = _routine("cython_lapack", "dpotrf", 5)
 
 
 def product_tile(
@@ -103,7 +96,7 @@ def product_tile(
     tile, half of it where `rows` = `others`.
     """
     n, lead = columns.shape
-    _check(columns)
+    assert (columns.dtype, columns.flags.c_contiguous) == (np.float64, True)
     shape = rows.stop - rows.start, others.stop - others.start
     tile = space[: shape[0] * shape[1]].reshape(shape)
     # Fortran reads row-major arrays as their transposes: tileᵀ (c, r) = otherᵀ (c, n) · rows (n, r).
@@ -124,13 +117,8 @@ def factorise_definite(matrix: NDArray[np.float64], n: int) -> None:
 
     matrix (m, m) f8, C-contiguous, m ≥ n. Costs n³/3 operations. Raises LinAlgError where it is not definite.
     """
-    _check(matrix)
+    assert (matrix.dtype, matrix.flags.c_contiguous) == (np.float64, True)
     order, leading, info = ctypes.c_int(n), ctypes.c_int(matrix.shape[1]), ctypes.c_int(0)
     _dpotrf(b"L", ctypes.addressof(order), matrix.ctypes.data, ctypes.addressof(leading), ctypes.addressof(info))
     if info.value != 0:
         raise np.linalg.LinAlgError("Matrix is not positive definite.")
-
-
-def _check(matrix: NDArray[np.float64]) -> None:
-    if matrix.dtype != np.float64 or not matrix.flags.c_contiguous:
-        raise ValueError(f"expected a C-contiguous float64 array, got {matrix.dtype} of strides {matrix.strides}")

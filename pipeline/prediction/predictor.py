@@ -17,10 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from features.array_sources import PART_KEYS, SPLIT_KEYS, Keys, is_frame, label_array, npz_archive, numeric, read_array
 from features.cell_text import normal_name
 from features.descriptors import feature_length
-from features.errors import DataError, MissingInputError, UsageError
+from features.errors import DataError, UsageError
 from features.images import IDX_FILES, idx_files, input_shape, read_idx
 from features.input_files import (
-    KNOWN_TABLES,
     PICTURE_SUFFIXES,
     class_of,
     is_picture,
@@ -29,7 +28,7 @@ from features.input_files import (
     part_folders,
     pictures_below,
 )
-from features.open_source import changed, stamp_of
+from features.open_source import changed, stamp_of, unknown_data
 from features.rows import InOrder, Mapped, RowArray, Rows, check_finite, check_lengths, input_dtype, some_of
 from features.source import NAMED, PARTS, Columns, Part, Source, SourceSpec
 from features.tables.encoding import unknown_words
@@ -223,13 +222,8 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
         files = idx_files(path, _wanted((), asked, tuple(IDX_FILES)))
         read = {name: read_idx(file, IDX_FILES[name]) for name, file in files.items()}
         return _open_arrays(path, asked, read, tuple(IDX_FILES))
-    if not path.exists() and (path.suffix or len(path.parts) > 1):
-        raise MissingInputError(f"{path}: no such file or folder")
-    if not path.exists():
-        raise UsageError(f"data set {asked.data!r} is unknown; give one of {', '.join(NAMED)} or the path of your data")
-    if is_folder or not is_file:
-        known = f".npz, {KNOWN_TABLES}, or a folder: .zarr, IDX layout, pictures"
-        raise UsageError(f"{path}: file type not known; give {known}")
+    if not path.exists() or is_folder or not is_file:
+        raise unknown_data(asked.data or str(path))
     if path.suffix == ".npz":
         with npz_archive(path) as archive:
             wanted = [name for name in _wanted(archive.files, asked, PART_KEYS) if name in archive.files]
@@ -294,6 +288,8 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, 
         names = np.array(listed if found is None else found.names, np.dtypes.StringDType())
         at, pictures = place.resolve(), Pictures(place, names, decoder, found)
         labels = [class_of(name) if place == folder and "/" in name else (at / name).parent.name for name in names]
+        if asked.labelled and set(labels).isdisjoint(map(str, model.labels)):
+            raise DataError(f"{folder}: has no folders of the model's classes to compare with; use pipeline.predict")
         piece = _array_piece(str(folder), pictures, np.array(labels) if asked.labelled else None)
         pieces.append(replace(piece, names=names))
         notes += () if found is None else found.notes

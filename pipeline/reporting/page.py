@@ -9,9 +9,8 @@ import csv
 import io
 import math
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,26 +41,26 @@ from pipeline.work.events import in_order
 from storage.errors import CorruptDataError
 from storage.files import read_plain
 from storage.folder_layouts import RunLayout
-from storage.zarr_arrays import row_blocks
 
 MOST_LOG_LINES = 200
 MOST_TAIL_BYTES = 64 * 2**20  # of log and metrics that are read, from their end
 MOST_CONFUSIONS = 20  # that are listed
-MOST_SCANNED_ROWS = 20_000  # of a part, so that a report of any run takes seconds
 MOST_MISTAKES = 40
 MOST_CENTERS = 40
-COMPARED_TOGETHER = 500  # rows of the training part, with moved centers
 MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is folded
+ROWS_OF_A_POINT, MOST_GROUPS = 100, 10  # of a calibration curve: test rows of a point at least, and its points at most
+MOST_STEPS = 30  # of a histogram
 LEFT, RIGHT, TOP, BOTTOM = 64, 448, 12, 236  # the frame of a plot, in pixels
 MOST_POINTS = 400  # of one line; more would only make the file larger
 FEW_POINTS = 30  # which are marked, each
 MOST_LINES = 10  # of one plot, which has no more colours
 MOST_SIDE, LARGE_SIDE = 64, 128  # pixels of a picture
-SPREAD = 100.0  # largest over smallest value from which an axis is logarithmic unless told otherwise
+SPREAD = 100.0  # largest over smallest value of a regression from which its axes are logarithmic
 SOLVE_KEYS = {
     *("statistics", "output", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
     *("visits", "skipped_as_shrunk", "skipped_as_screened", "not_drawn"),
 }
+GROWTH_KEYS = {"candidates", "sigma2", "hold_out_error"}  # of the log, a line for each number of candidates
 Lines = Mapping[str, Sequence[tuple[float, float]]]  # points (x, y) by name; the name of a lone line may be empty
 Figure = dict[str, Any]  # a plot in pixels
 
@@ -87,7 +86,7 @@ def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
     solves = [record for record in _records(layout, damaged) if record.keys() >= SOLVE_KEYS]
     last = {key: solves[-1][key] for key in ("statistics", "penalty")} if solves else {}
     last_solves = [record for record in solves if record.items() >= last.items()]
-    pictures = _pictures(predictor, notes, damaged)
+    log = tail(layout.log, MOST_TAIL_BYTES, [])
     stored = tried(notes, "environment", lambda: read_environment(layout), damaged) or {}
     shown = {
         "run": layout.root.resolve().name,
@@ -102,31 +101,30 @@ def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
         "many_classes": MOST_SHOWN_CLASSES,
         "confusion": _confusion(report) if report and report["confusion"] else None,
         "n_centers": predictor.model.n_centers if predictor else None,
-        "most_compared": MOST_SCANNED_ROWS,
+        "columns": predictor.model.table_columns if predictor else None,
+        "growth": list({one["candidates"]: one for one in log if one.keys() >= GROWTH_KEYS}.values()),
         "stages": in_order((report or facts)["stages"] or {}),
         "peak_bytes": (report or facts)["peak_rss_bytes"],
         "settings": tried(notes, "settings", lambda: IMAGE_SETTINGS.sub(r"\1", read_plain(layout.config).decode())),
         "command": stored.get("command"),
         "versions": stored.get("environment") or {},
-        "log": [_log_line(one) for one in tail(layout.log, MOST_TAIL_BYTES, [])[-MOST_LOG_LINES:]],
+        "log": [_log_line(one) for one in log[-MOST_LOG_LINES:]],
+        **_of_predictions(predictor, notes, damaged),
         "notes": damaged + notes,
     }
-    return environment().get_template("page.html.j2").render(shown | pictures)
+    return environment().get_template("page.html.j2").render(shown)
 
 
 def _records(layout: RunLayout, damaged: list[str]) -> list[dict[str, Any]]:
-    """Return the iteration records so far: those of the solves that are done, then those of the ones under way."""
-    files = [layout.metrics, *sorted(layout.solutions.glob("*.jsonl"))]
-    latest: dict[tuple[str, ...], dict[str, Any]] = {}
-    for record in (one for path in files for one in tail(path, MOST_TAIL_BYTES, damaged)):
-        # A resumed run may tell of one twice.
-        key = ("statistics", "output", "penalty", "iteration", "round")
-        latest[tuple(str(record.get(name)) for name in key)] = record
-    return list(latest.values())
+    """Return the iteration records of the solves that are done; a resumed run may have told of one twice."""
+    key = ("statistics", "output", "penalty", "iteration", "round")
+    told = tail(layout.metrics, MOST_TAIL_BYTES, damaged)
+    return [*{tuple(str(record.get(name)) for name in key): record for record in told}.values()]
 
 
-def _pictures(predictor: Predictor | None, notes: list[str], damaged: list[str]) -> dict[str, Any]:
-    shown: dict[str, Any] = dict.fromkeys(("mistakes", "scatter", "roc", "centers"))
+def _of_predictions(predictor: Predictor | None, notes: list[str], damaged: list[str]) -> dict[str, Any]:
+    """Return what is shown of the predictions that a run keeps and, where its data are there, of rows and centers."""
+    shown: dict[str, Any] = dict.fromkeys(("mistakes", "values", "roc", "reliability", "centers"))
     if predictor is None or predictor.config is None:
         return shown
     kept = tried(notes, "predictions", lambda: _kept(predictor), damaged)
@@ -136,7 +134,10 @@ def _pictures(predictor: Predictor | None, notes: list[str], damaged: list[str])
     else:
         asked = ExampleRequest(None, labelled=True, part="test")
         test = tried(notes, "examples", lambda: open_examples(asked, predictor), damaged)
-    shown |= _mistakes(predictor, kept, test) if kept else {}
+    if kept:
+        shown |= {"mistakes": _mistakes(predictor, kept, test), "roc": _roc(predictor.model, kept)}
+        shown["reliability"] = _reliability(predictor.model, kept)
+        shown["values"] = None if predictor.model.labels else [_scatter(kept), _histogram(kept.truth)]
     if test is None:
         return shown
     return shown | {"centers": tried(notes, "pictures of the centers", lambda: _centers(predictor), damaged)}
@@ -193,10 +194,7 @@ def _kept(predictor: Predictor) -> Kept | None:
 
 
 def _mistakes(predictor: Predictor, kept: Kept, test: Examples | None) -> dict[str, Any]:
-    """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression.
-
-    With the test part, also pictures and the centers that explain them; `roc`: the curves of the classes.
-    """
+    """Return the test rows that the model is most wrong about; with their data, pictures and centers that explain."""
     labels, truth, found, model = predictor.model.labels, kept.truth, kept.found, predictor.model
     excess, n_cancelled = found - truth, 0
     if labels:
@@ -221,8 +219,7 @@ def _mistakes(predictor: Predictor, kept: Kept, test: Examples | None) -> dict[s
         of_worst, n_cancelled = _explained(predictor, test, rows, kept, worst)
         shown = [one | _told(piece, row, LARGE_SIDE) | why for one, row, why in zip(shown, rows, of_worst, strict=True)]
     n_wrong = len(wrong) if labels else None
-    told = {"shown": shown, "n_wrong": n_wrong, "n_scanned": len(truth), "n_cancelled": n_cancelled}
-    return {"mistakes": told, "scatter": None if labels else _scatter(truth, found), "roc": _roc(model, kept)}
+    return {"shown": shown, "n_wrong": n_wrong, "n_scanned": len(truth), "n_cancelled": n_cancelled}
 
 
 def _roc(model: SparseKernelModel, kept: Kept) -> Figure | None:
@@ -236,7 +233,7 @@ def _roc(model: SparseKernelModel, kept: Kept) -> Figure | None:
         if false[-1] and true[-1]:
             lines[str(model.labels[k])] = list(zip(false / false[-1], true / true[-1], strict=True))
     false_share, true_share = "share of other rows at or above", "share of the class at or above"
-    return plot(lines, Axis(false_share, log=False), Axis(true_share, log=False)) if lines else None
+    return plot(lines, Axis(false_share), Axis(true_share)) if lines else None
 
 
 def _explained(
@@ -267,46 +264,50 @@ def _explained(
     return told, parts[0].n_cancelled
 
 
-def _scatter(y: np.ndarray, f: np.ndarray) -> Figure | None:
+def _reliability(model: SparseKernelModel, kept: Kept) -> Figure | None:
+    """Return the share that is right against the largest probability, means over groups of as many rows each."""
+    rows = np.flatnonzero(kept.weights)
+    n_groups = min(len(rows) // ROWS_OF_A_POINT, MOST_GROUPS)
+    if model.calibration is None or n_groups < 2:
+        return None
+    p, s = model.probabilities_of(kept.decision), kept.weights
+    largest, right = p.max(axis=1), p.argmax(axis=1) == kept.truth
+    groups = np.array_split(rows[np.argsort(largest[rows], kind="stable")], n_groups)
+    x, y = ([float(np.average(of[some], weights=s[some])) for some in groups] for of in (largest, right))
+    least = min(*x, *y)
+    sure = f"largest probability, mean of {len(groups[-1])} test rows"
+    lines = {"calibrated": [(least, least), (1.0, 1.0)], "test rows": list(zip(x, y, strict=True))}
+    return plot(lines, Axis(sure), Axis("share that is right"))
+
+
+def _scatter(kept: Kept) -> Figure | None:
+    y, f = kept.truth, kept.found
     ends = [float(min(y.min(), f.min())), float(max(y.max(), f.max()))]
-    log = Axis("").over([*y.tolist(), *f.tolist()]).log  # of both, so that equal values lie on one line
+    log = 0 < SPREAD * ends[0] <= ends[1]  # of both, so that equal values lie on one line
     lines = {"test rows": list(zip(y.tolist(), f.tolist(), strict=True)), "equal": [(end, end) for end in ends]}
     return plot(lines, Axis("truth", log), Axis("prediction", log), dots="test rows")
 
 
+def _histogram(y: NDArray[np.float64]) -> Figure | None:
+    counts, edges = np.histogram(y, min(max(math.isqrt(len(y)), 5), MOST_STEPS))
+    steps = [(edge, count) for k, count in enumerate(counts.tolist()) for edge in edges[k : k + 2].tolist()]
+    steps = [(steps[0][0], 0), *steps, (steps[-1][0], 0)]
+    return plot({"": steps}, Axis("truth"), Axis("test rows"), filled=True)
+
+
 def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
-    """Return the centers of the largest weight norm as pictures with their weights; None where inputs are no images."""
-    model = predictor.model
-    if len(model.input_shape) < 2 or not model.n_centers:
+    """Return the centers of the largest weights as pictures; None where inputs are no images, or centers were moved."""
+    model, shown = predictor.model, list[dict[str, Any]]()
+    if len(model.input_shape) < 2 or not model.n_centers or (model.center_index < 0).any():
         return None
     piece = open_examples(ExampleRequest(None, labelled=True, part="train"), predictor).pieces[0]
-    names = [str(label) for label in model.labels] if model.task == "multiclass" else ["weight"]
-    norms = np.linalg.norm(model.weights, axis=1)
-    largest = np.argsort(-norms, kind="stable")[:MOST_CENTERS]
-    is_moved, rows = model.center_index[largest] < 0, model.center_index[largest]
-    if is_moved.any():
-        rows[is_moved] = _nearest_rows(model, largest[is_moved], piece)
-    shown = []
-    for m, row, moved in zip(largest.tolist(), rows.tolist(), is_moved.tolist(), strict=True):
-        weights, label = model.weights[m].tolist(), piece.y[row : row + 1]
-        strongest = int(np.argmax(np.abs(model.weights[m])))
-        center = _told(piece, row) | {"label": label[0].item(), "moved": moved, "norm": float(norms[m])}
-        center["strongest"] = f"{names[strongest]}: {weights[strongest]:+.3g}"
-        shown.append(center | {"weights": list(zip(names, weights, strict=True))})
+    names = [f" for {label}" for label in model.labels] if model.task == "multiclass" else [""]
+    for m in np.argsort(-np.linalg.norm(model.weights, axis=1), kind="stable")[:MOST_CENTERS].tolist():
+        row, weights = int(model.center_index[m]), list(zip(names, model.weights[m].tolist(), strict=True))
+        name, weight = max(weights, key=lambda one: abs(one[1]))
+        center = {"label": piece.y[row : row + 1][0].item(), "weights": weights, "largest": f"{weight:+.3g}{name}"}
+        shown.append(_told(piece, row) | center)
     return shown
-
-
-def _nearest_rows(model: SparseKernelModel, some: NDArray[np.int64], piece: Rows) -> NDArray[np.int64]:
-    """Return the row nearest to each of some centers, of MOST_SCANNED_ROWS at most: of blocks spread evenly."""
-    probe = replace(model, centers=model.centers[some], weights=model.weights[some])
-    rows, values = np.zeros(len(some), np.int64), np.full(len(some), -1.0)
-    step = -(-len(piece) // MOST_SCANNED_ROWS)
-    for block in row_blocks(len(piece), COMPARED_TOGETHER)[::step]:
-        inputs = piece.X[block]
-        found = probe.columns(probe.features_of(inputs, are_bytes=model.image_scale is not None))
-        nearer = found.max(axis=0) > values
-        rows[nearer], values[nearer] = block.start + found.argmax(axis=0)[nearer], found.max(axis=0)[nearer]
-    return rows
 
 
 def _told(piece: Rows, row: int, side: int = MOST_SIDE) -> dict[str, Any]:
@@ -338,22 +339,14 @@ def _log_line(record: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """A labelled axis, linear or logarithmic; None: as the values spread."""
+    """A labelled axis, linear or logarithmic."""
 
     label: str
-    log: bool | None = None
-
-    def over(self, values: Sequence[float]) -> "Axis":
-        if self.log is not None:
-            return self
-        known = [value for value in values if math.isfinite(value)]
-        return replace(self, log=bool(known) and 0 < SPREAD * min(known) <= max(known))
+    log: bool = False
 
     def place(self, value: float) -> float:
-        return math.log10(value) if self.log else value
-
-    def shows(self, value: float) -> bool:
-        return math.isfinite(value) and (value > 0 or not self.log)
+        """Return the place of a value; NaN for one that a logarithmic axis does not have."""
+        return value if not self.log else math.log10(value) if value > 0 else math.nan
 
     def ticks(self, low: float, high: float) -> list[tuple[float, str]]:
         """Return place and text of some ticks between two places."""
@@ -376,11 +369,16 @@ def _even_ticks(low: float, high: float) -> list[tuple[float, str]]:
     return [(k * step, f"{k * step:.{digits}g}") for k in range(first, last + 1)]
 
 
-def plot(lines: Lines, x: Axis, y: Axis, dots: str | None = None) -> Figure | None:
-    """Return a plot of lines, of the one named `dots` the points alone; None where no point has a place on the axes."""
-    x, y = (axis.over([point[k] for points in lines.values() for point in points]) for k, axis in enumerate((x, y)))
-    shown = {name: [(x.place(a), y.place(b)) for a, b in lines[name] if x.shows(a) and y.shows(b)] for name in lines}
-    drawn = {name: _thinned(points) for name, points in shown.items() if points}
+def plot(lines: Lines, x: Axis, y: Axis, dots: str | None = None, *, filled: bool = False) -> Figure | None:
+    """Return a plot of lines, of the one named `dots` the points alone; None where no point has a place on the axes.
+
+    filled: the area below lines, without points.
+    """
+    drawn = dict[str, list[tuple[float, float]]]()
+    for name, values in lines.items():
+        points = [point for a, b in values if all(map(math.isfinite, point := (x.place(a), y.place(b))))]
+        some = np.linspace(0, len(points) - 1, min(MOST_POINTS, len(points))).round().astype(int)
+        drawn |= {name: [points[k] for k in some]} if points else {}
     if not drawn:
         return None
     places = [point for points in drawn.values() for point in points]
@@ -403,15 +401,12 @@ def plot(lines: Lines, x: Axis, y: Axis, dots: str | None = None) -> Figure | No
                 "name": name,
                 "points": [(at_x(a), at_y(b)) for a, b in points],
                 "joined": name != dots and len(points) > 1,
-                "marked": name == dots or len(points) <= FEW_POINTS,
+                "marked": name == dots or (len(points) <= FEW_POINTS and not filled),
+                "filled": filled,
             }
             for name, points in drawn.items()
         ],
     }
-
-
-def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    return [points[k] for k in np.unique(np.linspace(0, len(points) - 1, MOST_POINTS).round().astype(int))]
 
 
 def _range(places: Sequence[float], axis: Axis) -> tuple[float, float]:
@@ -440,55 +435,35 @@ def picture(image: NDArray[np.generic], most_side: int = MOST_SIDE) -> str:
 
 def plots_of(
     report: dict[str, Any] | None, last_solves: Sequence[dict[str, Any]], labels: Sequence[object]
-) -> dict[str, list[Figure]]:
+) -> dict[str, list[Figure | None]]:
     """Return the plots of each section of the page, of its report and of the records of its last solves."""
-    drawn = {"solves": _solves(last_solves, labels)} | (_of_report(report) if report else {})
-    return defaultdict(list, {section: [one for one in figures if one] for section, figures in drawn.items()})
+    held_out, report = Axis("held-out mean squared error"), report or {}
+    drawn: dict[str, list[Figure | None]] = {"path": [], "selection": [], "moves": []}
+    drawn["solves"] = _solves(last_solves, labels)
+    if path := report.get("path"):
+        axes = {"hold_out_error": Axis("held-out error"), "n_centers": Axis("centers")}
+        drawn["path"] = [plot({"": _points(path, "penalty", y)}, Axis("penalty", log=True), axes[y]) for y in axes]
+    if selected := report.get("selection"):
+        test = Axis("test mean squared error" if report["task"] == "regression" else "share of test rows that is wrong")
+        axes, size = {"test_error": test, "hold_out_error": held_out}, Axis("centers", log=True)
+        drawn["selection"] = [plot({"": _points(selected["curve"], "size", y)}, size, axes[y]) for y in axes]
+    if moves := report.get("moves"):
+        drawn["moves"] = [plot({"": list(enumerate(moves["held_out_errors"]))}, Axis("step"), held_out)]
+    return drawn
 
 
 def _solves(last_solves: Sequence[dict[str, Any]], labels: Sequence[object]) -> list[Figure | None]:
-    sweeps, drawn = Axis("sweeps and Newton rounds", log=False), dict[str, list[dict[str, Any]]]()
+    drawn = dict[str, list[dict[str, Any]]]()
     for output in sorted({record["output"] for record in last_solves})[:MOST_LINES]:
         name = str(labels[output]) if output < len(labels) else f"output {output}"
         drawn[name] = [record for record in last_solves if record["output"] == output]
-
-    def against_sweeps(key: str, y: Axis) -> Figure | None:
-        return plot({name: _points(records, "iteration", key) for name, records in drawn.items()}, sweeps, y)
-
+    axes = {"objective": Axis("objective"), "relative_gap": Axis("relative gap", log=True)}
+    axes["n_active"] = Axis("active candidates")
     return [
-        against_sweeps("objective", Axis("objective")),
-        against_sweeps("relative_gap", Axis("relative gap", log=True)),
-        against_sweeps("n_active", Axis("active candidates")),
+        plot({name: _points(drawn[name], "iteration", y) for name in drawn}, Axis("sweeps and Newton rounds"), axes[y])
+        for y in (axes if drawn else ())
     ]
 
 
-def _points(records: Sequence[dict[str, Any]], x: str, y: str, scale: float = 1.0) -> list[tuple[float, float]]:
-    return [(one[x], scale * one[y]) for one in records if one.get(y) is not None]
-
-
-def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
-    values, held_out = report["task"] == "regression", Axis("held-out mean squared error")
-    drawn = dict[str, list[Figure | None]]()
-    if path := report["path"]:
-        penalty = Axis("penalty", log=True)
-        drawn["path"] = [
-            plot({"": _points(path, "penalty", "hold_out_error")}, penalty, Axis("held-out error")),
-            plot({"": _points(path, "penalty", "n_centers")}, penalty, Axis("centers")),
-        ]
-    if selected := report["selection"]:
-        size, curve = Axis("centers", log=True), selected["curve"]
-        name, scale = ("test mean squared error", 1.0) if values else ("test error, %", 100.0)
-        drawn["selection"] = [
-            plot({"": _points(curve, "size", "test_error", scale)}, size, Axis(name)),
-            plot({"": _points(curve, "size", "hold_out_error")}, size, held_out),
-        ]
-    if moves := report["moves"]:
-        drawn["moves"] = [plot({"": list(enumerate(moves["held_out_errors"]))}, Axis("step", log=False), held_out)]
-    if probabilities := report["probabilities"]:
-        bins, sure = probabilities["reliability"], Axis("largest probability, mean of a bin", log=False)
-        right = {"calibrated": [(0.0, 0.0), (1.0, 1.0)], "test rows": _points(bins, "confidence", "accuracy")}
-        drawn["reliability"] = [
-            plot(right, sure, Axis("share that is right", log=False)),
-            plot({"": _points(bins, "confidence", "rows")}, sure, Axis("test rows", log=True)),
-        ]
-    return drawn
+def _points(records: Sequence[dict[str, Any]], x: str, y: str) -> list[tuple[float, float]]:
+    return [(one[x], one[y]) for one in records if one.get(y) is not None]

@@ -9,11 +9,11 @@ from pipeline.fit.filled_settings import value_dtype
 from pipeline.fit.workspace import Run, Workspace
 from pipeline.kernels.kernel_functions import lengths
 from pipeline.prediction.ranking import NO_RANKING
+from pipeline.prediction.scores import ERROR_NAMES
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.solvers.kernel_trials import PLAIN, SCALE_KINDS, importances
 
 FORMAT_VERSION = 1
-ERRORS = ("error_rate", "n_errors", "mse", "rmse", "mae", "r2", "n_at_limit")
 
 
 def build(run: Run, scores: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +37,6 @@ def build(run: Run, scores: dict[str, Any]) -> dict[str, Any]:
         **{name: getattr(shape, name) for name in ("dataset", "task", "n_train", "n_test", "n_features")},
         "features": config.features.name,
         "deskew": config.features.deskew,
-        "power": config.features.power,
         "n_centers": work.n_candidates,
         "kernel": model.kernel.name,
         "kernels_tried": _tried_kernels(work.choice),
@@ -54,8 +53,8 @@ def build(run: Run, scores: dict[str, Any]) -> dict[str, Any]:
         "seed": config.seed,
         "weighting": _weighting(work),
         "converged": all(one["converged"] for one in summary["solves"]),
-        **{name: score[name] for name in (*ERRORS, "baseline", "by_class", "coverage", *NO_RANKING)},
-        "penalised": {name: scores["penalised"][name] for name in ERRORS} if refitted or moved else None,
+        **{name: score[name] for name in (*ERROR_NAMES, "baseline", "by_class", "coverage", *NO_RANKING)},
+        "penalised": {name: scores["penalised"][name] for name in ERROR_NAMES} if refitted or moved else None,
         "warnings": _warnings(model, score, config),
         "probabilities": score["probabilities"] and {**summary["temperature"], **score["probabilities"]},
         "hold_out": _hold_out(work, summary),
@@ -77,7 +76,6 @@ def _weighting(work: Workspace) -> dict[str, Any] | None:
         "weights": data.weights,
         "class_weight": data.class_weight,
         "class_factors": list(facts.class_factors) or None,
-        "classes": list(work.shape.classes) if facts.class_factors else None,
         "test_weighted": "test" in work.shape.weighted,
     }
 

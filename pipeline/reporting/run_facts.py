@@ -18,7 +18,7 @@ from pipeline.config.settings import worded
 from pipeline.errors import ExitCode, MissingRunError
 from pipeline.runtime.console import describe
 from pipeline.runtime.progress import Progress, duration
-from pipeline.runtime.run_folder import frozen_config, resume_command
+from pipeline.runtime.run_folder import frozen_config, read_environment, resume_command
 from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
 from storage.files import open_plain, parse_json, read_errors, read_record
 from storage.folder_layouts import RunLayout
@@ -27,6 +27,7 @@ from storage.folders import holder
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
 SAVED = ("passes/*/sums-*.npz", "checkpoints/*.npz", "scores/*.npz", "solutions/*.npz")
 LOW_RECALL, WORST_CLASSES = 0.9, 10  # below which the table of a run names classes, and how many
+LEAST_SHARE = 0.001  # of a feature in squared distances that is told as a number
 SCALES = {"plain": "as they are", "diagonal": "with a scale each", "metric": "with a metric"}
 
 _Value = TypeVar("_Value")
@@ -42,9 +43,10 @@ def status(root: Path) -> dict[str, Any]:
     damaged: list[str] = []
     # Who holds the lock is asked first: a run that ends meanwhile counts as running once more, never as killed.
     held_by = holder(layout.lock)
-    if not (layout.config.exists() or held_by):
+    is_run = layout.config.exists() or layout.state.exists()
+    if not (is_run or held_by):
         raise MissingRunError(f"{root} holds no run; name the folder of one")
-    config = tried(damaged, "settings", lambda: frozen_config(layout)) if layout.config.exists() else None
+    config = tried(damaged, "settings", lambda: frozen_config(layout)) if is_run else None
     stored: dict[str, Any] = {}
     if layout.state.exists():
         stored = tried(damaged, "progress", lambda: read_record(layout.state)) or {}
@@ -54,7 +56,7 @@ def status(root: Path) -> dict[str, Any]:
     if held_by:
         state = "running"
     elif layout.report.exists():
-        state, report = "finished", tried(damaged, "report", lambda: read_record(layout.report))
+        state, report = "finished", tried(damaged, "report", lambda: _report(layout))
     under_way = stored if state != "finished" else {}
     progress, resume = under_way.get("progress"), resume_command(config.dataset if config else "DATASET", root)
     if progress and state != "running":
@@ -77,6 +79,13 @@ def status(root: Path) -> dict[str, Any]:
     }
 
 
+def _report(layout: RunLayout) -> dict[str, Any]:
+    """Return the report of a finished run. Raises ConfigMismatchError where another version wrote it."""
+    with suppress(CorruptDataError, MissingDataError):  # of env.json, which `frozen_config` tells
+        read_environment(layout)
+    return read_record(layout.report)
+
+
 def status_of_all(folder: Path) -> list[dict[str, Any]]:
     """Return the facts of all runs in a folder, by their names; of one that cannot be read only where it is."""
     runs = list[dict[str, Any]]()
@@ -84,7 +93,7 @@ def status_of_all(folder: Path) -> list[dict[str, Any]]:
         with suppress(MissingRunError, MissingDataError):  # it is none, or was removed meanwhile
             try:
                 runs.append(status(root))
-            except (OSError, UnavailableStoreError) as error:
+            except (OSError, UnavailableStoreError, CorruptDataError) as error:
                 runs.append({"run": str(root), "state": "unreadable", "last_error": str(error), "damaged": []})
     return runs
 
@@ -94,17 +103,15 @@ def overview(runs: list[dict[str, Any]]) -> list[str]:
     rows = [("state", "stage", "done", "error", "seconds", "centers", "folder")]
     for facts in runs:
         report, progress, stages = (facts.get(name) for name in ("report", "progress", "stages"))
-        of_report = ("", "")
+        error, centers, done = "", "", ""
         if report:
-            rmse, rate = report["rmse"], report["error_rate"]
-            error = f"rmse {rmse:.4g}" if rate is None else f"{100 * rate:.2f} %"
-            of_report = error, str(report["model_n_centers"])
-        done = "100%" if report else ""
-        if progress and progress["total"]:
+            rate, centers, done = report["error_rate"], report["model_n_centers"], "100%"
+            error = f"rmse {report['rmse']:.4g}" if rate is None else f"{100 * rate:.2f} %"
+        elif progress and progress["total"]:
             done = f"{progress['done'] / progress['total']:.0%}"
         seconds = f"{sum(cost['wall_seconds'] for cost in stages.values()):.1f}" if stages else ""
         state = "damaged" if facts["damaged"] else facts["state"]
-        rows.append((state, facts.get("stage") or "", done, of_report[0], seconds, of_report[1], facts["run"]))
+        rows.append((state, facts.get("stage") or "", done, error, seconds, centers, facts["run"]))
     return [printable("{:<12}{:<12}{:>5}{:>13}{:>10}{:>9}  {}".format(*row)) for row in rows]
 
 
@@ -169,16 +176,9 @@ def _age(layout: RunLayout) -> float | None:
 
 def table(report: dict[str, Any]) -> list[str]:
     """Return the report as short tables: setting, path or selection, solves, kernels, model, error."""
-    kernel = "" if report["kernel"] == "gaussian" else f"{report['kernel']} kernel, "
-    lines = [
-        f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
-        f"{report['n_features']} {report['features']} features, {report['task']}",
-        f"{report['n_centers']} candidates, {kernel}sigma2 {report['sigma2']:g}, {_problem_words(report)}",
-    ]
-    lines += weighting_lines(report)
+    lines = [*problem_lines(report), *weighting_lines(report)]
     lines += _path_table(report["path"]) if report["path"] else []
     lines += _selection_table(report["selection"], report["select"], report["task"]) if report["selection"] else []
-    lines += _solve_table(report["solves"]) if not report["converged"] else []
     lines += [certificate_words(report)] if report["solves"] else []
     if report["kernels_tried"]:
         rows = ("{:<17}{:<18}{:>12}{:>12}{:>19}{:>8}".format(*row).rstrip() for row in kernel_rows(report))
@@ -188,21 +188,13 @@ def table(report: dict[str, Any]) -> list[str]:
     lines += ["", f"model: {counted(report['model_n_centers'], 'center')}; {cost}"]
     if report["columns"]:
         lines.append(column_words(report))
-    if moves := report["moves"]:
-        before, after, kept = moves["held_out_before"], moves["held_out_after"], moves["kept_step"]
-        change = f"falls from {before:.6g} to {after:.6g}" if kept else f"of {before:.6g} does not fall"
-        steps = f"{kept} of {counted(moves['steps'], 'step')} kept"
-        lines.append(f"centers moved: {steps}, the held-out mse {change}")
+    lines += [move_words(report)] if report["moves"] else []
     if report["penalised"]:
         lines.append(f"{before_words(report)}: {error_words(report['penalised'], report)}")
     lines += [error_words(report, report), *class_lines(report, few=True), *ranking_words(report)]
     if numbers := report["probabilities"]:
-        by = f"by {numbers['n_rows']} training rows"
-        lines.append(f"{probability_words(numbers)}; {by}: {calibration_words(numbers)}")
-        if numbers["seen"]:
-            why = "the temperature was found on rows that the weights were fitted to"
-            lines.append(f"probabilities may be too sure: {why}; `solver.refit=ridge` helps")
-    lines += [coverage_words(report["coverage"], report["task"])] if report.get("coverage") else []
+        lines.append(f"{probability_words(numbers)}; {calibration_words(numbers)}")
+    lines += [coverage_words(report["coverage"], report["task"])] if report["coverage"] else []
     return lines + remarks(report)
 
 
@@ -225,6 +217,14 @@ def column_words(report: dict[str, Any]) -> str:
     kept = f"{never * n_train:.3g} of {count * n_train:.3g} values never kept"
     priced = f"priced {columns['on_the_fly']} times, {report['kernel_entries']:.3g} values computed in all"
     return f"kernel columns: {never} of {count} never materialised ({kept}); {priced}; {columns['active']} active"
+
+
+def move_words(report: dict[str, Any]) -> str:
+    """Return how far the centers were moved, and what that gained."""
+    moves = report["moves"]
+    before, after, kept = moves["held_out_before"], moves["held_out_after"], moves["kept_step"]
+    change = f"falls from {before:.6g} to {after:.6g}" if kept else f"of {before:.6g} does not fall"
+    return f"centers moved: {kept} of {counted(moves['steps'], 'step')} kept, the held-out mse {change}"
 
 
 def weighting_lines(report: dict[str, Any]) -> list[str]:
@@ -284,12 +284,6 @@ def _selection_table(selection: dict[str, Any], select: str, task: str) -> list[
     return lines
 
 
-def _solve_table(solves: list[dict[str, Any]]) -> list[str]:
-    titles = f"{'output':<10}{'objective':>14}{'rel. gap':>11}{'active':>8}{'sweeps':>8}{'visits':>10}{'seconds':>9}"
-    numbers = "{output!s:<10}{objective:>14.6g}{relative_gap:>11.1e}{n_active:>8}{sweeps:>8}{visits:>10}"
-    return ["", titles, *map((numbers + "{wall_seconds:>9.2f}").format_map, solves)]
-
-
 def before_words(report: dict[str, Any]) -> str:
     """Return what the `penalised` scores of a report, one that has them, came before: refit, moves of centers, both."""
     done = {
@@ -304,9 +298,14 @@ def error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
     by = by_weight(report)
     if errors["mse"] is None:
         return f"test error{by}: {100 * errors['error_rate']:.2f} % ({errors['n_errors']} of {report['n_test']})"
+    return f"test mean squared error{by}: {value_words(errors)}"
+
+
+def value_words(errors: Mapping[str, Any]) -> str:
+    """Return the errors of predicted numbers, the mean squared error first."""
     r2 = "" if errors["r2"] is None else f", R2 {errors['r2']:.4f}"
-    mae = f", mean absolute error {errors['mae']:.6g}" if "mae" in errors else ""  # which runs once did not tell
-    return f"test mean squared error{by}: {errors['mse']:.6g}, RMSE {errors['rmse']:.6g}{mae}{r2}{limit_words(errors)}"
+    others = f"RMSE {errors['rmse']:.6g}, mean absolute error {errors['mae']:.6g}{r2}"
+    return f"{errors['mse']:.6g}, {others}{limit_words(errors)}"
 
 
 def limit_words(errors: Mapping[str, Any]) -> str:
@@ -346,10 +345,11 @@ def _class_line(one: Mapping[str, Any], numbers: Mapping[str, Any], k: int, widt
 
 
 def calibration_words(numbers: Mapping[str, Any]) -> str:
-    """Return what makes the probabilities of a run, and where labels are not made of them."""
-    offsets = ", ".join(f"{offset:.3g}" for offset in numbers["offsets"])
-    told = f", offsets {offsets}; labels are not always the likeliest class" if offsets else ""
-    return f"temperature {numbers['temperature']:.3g}{told}"
+    """Return what makes the probabilities of a run, by which rows it was found, and what to mind of them."""
+    words = f"by {numbers['n_rows']} training rows: temperature {numbers['temperature']:.3g}"
+    words += " and offsets; labels are not always the likeliest class" if numbers["offsets"] else ""
+    seen = "probabilities may be too sure: the temperature was found on rows that the weights were fitted to"
+    return f"{words}; {seen}; `solver.refit=ridge` helps" if numbers["seen"] else words
 
 
 def probability_words(numbers: Mapping[str, Any]) -> str:
@@ -368,19 +368,31 @@ def ranking_words(numbers: Mapping[str, Any]) -> list[str]:
 
 def coverage_words(numbers: Mapping[str, float], task: str) -> str:
     """Return what share of the test rows intervals or sets hold, at the level at which scores are told."""
-    values = task == "regression"
-    what = (
-        f"an interval of width {numbers['size']:.4g}" if values else f"a set of {numbers['size']:.3g} labels on average"
-    )
-    return f"coverage: {100 * numbers['reached']:.2f} % are in {what}, at a level of {100 * numbers['level']:g} %"
+    sets = f"sets of {numbers['size']:.3g} labels on average"
+    what = f"intervals of width {numbers['size']:.4g}" if task == "regression" else sets
+    held = f"{100 * numbers['reached']:.2f} % of the rows"
+    return f"coverage: {what}, made to hold {100 * numbers['level']:g} % of new rows, hold {held}"
 
 
-def _problem_words(report: dict[str, Any]) -> str:
+def problem_lines(report: dict[str, Any]) -> list[str]:
+    """Return the data and the problem of a run, a line of each."""
+    kernel = "" if report["kernel"] == "gaussian" else f"{report['kernel']} kernel, "
+    width = f"sigma2 {report['sigma2']:g}"
+    chosen = next((one for one in report["kernels_tried"] or () if one["chosen"]), None)
+    if chosen and chosen["sigma2"] != report["sigma2"]:
+        width += f" (narrowed from {chosen['sigma2']:g} as candidates grew)"
+    refit = f"least squares on {{}}, ridge {report['hold_out']['ridge']:.3g}" if report["refit"] else ""
     if report["select"]:
-        return f"select {report['select']}"
-    if report["penalty"] is None:
-        return f"least squares on all of them, ridge {report['hold_out']['ridge']:.3g}"
-    return f"penalty {report['penalty']:g}"
+        problem = f"select {report['select']}"
+    elif report["penalty"] is None:
+        problem = refit.format("all of them")
+    else:
+        problem = f"penalty {report['penalty']:g}" + (refit and f", then {refit.format('the centers it kept')}")
+    data = f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
+    return [
+        f"{data}{report['n_features']} {report['features']} features, {report['task']}",
+        f"{report['n_centers']} candidates, {kernel}{width}, {problem}",
+    ]
 
 
 def trial_error(report: dict[str, Any]) -> str:
@@ -400,10 +412,11 @@ def kernel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def chosen_words(report: dict[str, Any]) -> list[str]:
     """Return why a kernel was chosen, where another that was tried has a lower error."""
-    errors = {one["hold_out_error"]: one["chosen"] for one in report["kernels_tried"]}  # of equal ones the last
-    if not any(errors.values()):
+    tried = report["kernels_tried"]
+    chosen = [one["hold_out_error"] for one in tried if one["chosen"]]
+    if not chosen:
         return ["chosen: the mean of the targets; by folds, no kernel tells more than that"]
-    if errors[min(error for error in errors if error is not None)]:
+    if chosen == [min(one["hold_out_error"] for one in tried if one["hold_out_error"] is not None)]:
         return []
     return ["chosen: the lowest error on as many candidates, or a simpler choice that is worse by no more than chance"]
 
@@ -412,7 +425,7 @@ def _scale_lines(report: dict[str, Any]) -> list[str]:
     scales = report["feature_scales"]
     if scales["kind"] == "plain":
         return ["feature scales: none; to learn them gained nothing on held-out rows"]
-    most = ", ".join(f"{name} {100 * share:.3g} %" for name, share in names_by_importance(scales, 5))
+    most = ", ".join(f"{name} {100 * share:.1f} %" for name, share in names_by_importance(scales, 5))
     without, error = scales["hold_out_error_without"], scales["hold_out_error"]
     gain = "" if without is None else f"; the {trial_error(report)} falls from {without:.6g} to {error:.6g}"
     what = "feature metric" if scales["kind"] == "metric" else "feature scales"
@@ -420,8 +433,11 @@ def _scale_lines(report: dict[str, Any]) -> list[str]:
 
 
 def names_by_importance(scales: dict[str, Any], most: int) -> list[tuple[str, float]]:
-    """Return the names and the importances of the most important features of a report, the largest first."""
-    shares = scales["importances"]
+    """Return the names and the importances of the most important features of a report, the largest first.
+
+    The first, and others as far as their share is at least LEAST_SHARE.
+    """
+    shares, names = scales["importances"], scales["names"]
     order = sorted(range(len(shares)), key=lambda j: -shares[j])[:most]
-    names = scales["names"]
-    return [(printable(names[j]) if names else f"feature {j}", shares[j]) for j in order]
+    told = [j for j in order if shares[j] >= LEAST_SHARE] or order[:1]
+    return [(printable(names[j]) if names else f"feature {j}", shares[j]) for j in told]

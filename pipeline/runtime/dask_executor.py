@@ -91,19 +91,20 @@ class DaskExecutor(Executor):
         self, function: Callable[[Item], Value], items: Iterable[Item], lease_file: Path | None = None
     ) -> Generator[ItemResult[Item, Value], None, None]:
         lease = None if lease_file is None else stopping.Lease.next(lease_file)
-        waiting, under_way, answers = iter(items), set[Future](), SimpleQueue[tuple[Future, Any]]()
+        waiting, under_way, done = iter(items), set[Future](), SimpleQueue[Future]()
         try:
             while True:
                 for item in islice(waiting, 2 * self.workers - len(under_way)):
                     under_way.add(future := self._submit(function, item, lease))
-                    # In a thread of dask's.
-                    future.add_done_callback(lambda future: answers.put((future, _answer_of(future))))
+                    # In a thread of dask's, for which Python waits at its end: it must not ask anything itself.
+                    future.add_done_callback(done.put)
                 if not under_way:
                     return
                 self._look()
                 with suppress(Empty):
-                    future, answer = answers.get(timeout=_WAIT_SECONDS)
+                    future = done.get(timeout=_WAIT_SECONDS)
                     under_way.remove(future)
+                    answer = self._ask(partial(_answer_of, future))
                     future.release()
                     self._raise_from(answer)
                     yield answer
@@ -146,6 +147,14 @@ class DaskExecutor(Executor):
             self._tell_once("alone", f"{fault}; the run waits for one, {duration(self._patience)} at most")
         return there
 
+    def _ask(self, question: Callable[[], Value]) -> Value:
+        """Return what the scheduler answers, see `ask`; tell where that takes long."""
+        fault = f"no answer of the scheduler for {TOLD_SECONDS} s"
+        waits = f"{fault}; the run waits for one, {duration(self._patience)} at most"
+        answer = ask(question, self._patience, lambda: self._tell_once("silent", waits))
+        self._told.discard("silent")
+        return answer
+
     def _tell_once(self, what: str, message: str) -> None:
         """Warn of a state, or of a worker by its address, unless that was told already and has not changed since."""
         if what not in self._told:
@@ -155,7 +164,7 @@ class DaskExecutor(Executor):
     def _check(self, workers: list[str] | None) -> None:
         """Raise SchedulerError where some workers (None: any) have other code than this process, or lack its paths."""
         asked = partial(self._client.run, _code_and_unseen, self._paths, workers=workers, on_error="return")
-        for worker, found in ask(asked, self._patience).items():
+        for worker, found in self._ask(asked).items():
             if isinstance(found, OSError):  # it died meanwhile
                 continue
             if isinstance(found, Exception):
@@ -169,7 +178,7 @@ class DaskExecutor(Executor):
 
     def _ask_who_is_there(self) -> dict[str, int]:
         """Return the threads of each worker; tell which of them the scheduler has not heard of for long."""
-        there = ask(lambda: self._client.sync(self._client.scheduler.identity), self._patience)["workers"]
+        there = self._ask(lambda: self._client.sync(self._client.scheduler.identity))["workers"]
         now = time.monotonic()
         for address, worker in there.items():
             if self._signs.get(address, ("",))[0] != worker["last_seen"]:
@@ -322,8 +331,10 @@ def _key() -> Security:
     raise ConfigError(f"a tls:// scheduler needs a key: name its files in {variables}")
 
 
-def ask(question: Callable[[], Value], seconds: float) -> Value:
+def ask(question: Callable[[], Value], seconds: float, on_silence: Callable[[], None] = lambda: None) -> Value:
     """Return what the scheduler answers to a question, which a thread asks: a request to stop is heard meanwhile.
+
+    on_silence : is called many times a second once it has not answered for TOLD_SECONDS
 
     Raises SchedulerError where the scheduler is lost or takes too long.
     """
@@ -337,10 +348,12 @@ def ask(question: Callable[[], Value], seconds: float) -> Value:
             answer.set_exception(error)
 
     threading.Thread(target=wait_for_answer, name="asking", daemon=True).start()
-    deadline = time.monotonic() + seconds
+    asked = time.monotonic()
     while not wait([answer], 5 * stopping.POLL_SECONDS).done:
         stopping.check()
-        if time.monotonic() > deadline:
+        if time.monotonic() - asked > TOLD_SECONDS:
+            on_silence()
+        if time.monotonic() - asked > seconds:
             fault = f"the dask scheduler has not answered for {seconds:.0f} s"
             raise SchedulerError(f"{fault}; see whether it runs, and run again with `resume=auto`")
     return answer.result()
@@ -352,5 +365,5 @@ def asking() -> Iterator[None]:
     try:
         yield
     except (CancelledError, PoolCancelledError, ClosedClientError, OSError, *_CLOSED) as error:
-        remedy = "run again with `resume=auto`; to use a cluster again, give its address too"
+        remedy = "start it and its workers again, and run again with `resume=auto`"
         raise SchedulerError(f"the dask scheduler was lost ({type(error).__name__}); {remedy}") from None

@@ -316,7 +316,7 @@ class _Factor:
         self.copies |= (row * row >= (1.0 - COPY) * squares) & (squares > 0.0)
 
     def renew(self) -> None:
-        """Recompute the last slab, which is full, from the Gram, and s and q from V.
+        """Recompute the last slab, which is full, from the Gram, and s and q from V (mathematics.md, eq. 63).
 
         So their rounding does not add up. Centers from one on that the others span to rounding are no longer chosen.
         """
@@ -327,20 +327,12 @@ class _Factor:
         del self.chosen[index * SLAB_ROWS + n :]
         if n == SLAB_ROWS:
             self.spanned[:] = False
-        self._refresh()
-
-    def _refresh(self) -> None:
-        """Compute s and q from V, without the rounding of their rank-1 steps (mathematics.md, eq. 63)."""
-        self.s, self.q = self.diagonal.copy(), self._kty.copy()
-        beta = self._beta()
-        for index, slab in enumerate(self.rows()):
+        self.s, self.q, slabs = self.diagonal.copy(), self._kty.copy(), self.rows()
+        L = np.vstack([slab[:, self.chosen] for slab in slabs]).T
+        beta = solve_triangular(L, self._kty[self.chosen], lower=True)
+        for index, slab in enumerate(slabs):
             self.s -= np.einsum("jm,jm->m", slab, slab)
             self.q -= slab.T @ beta[index * SLAB_ROWS : (index + 1) * SLAB_ROWS]
-
-    def _beta(self) -> NDArray[np.float64]:
-        chosen = np.array(self.chosen, np.int64)
-        L = np.vstack([np.empty((0, len(chosen))), *(slab[:, chosen] for slab in self.rows())]).T
-        return np.asarray(solve_triangular(L, self._kty[chosen], lower=True)) if len(chosen) else self._kty[:0]
 
 
 def forward_most(size: int, n_candidates: int) -> int:

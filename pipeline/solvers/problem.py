@@ -73,7 +73,6 @@ class Certificate:
     gap: float  # P - D >= P - P*
     relative_gap: float  # gap / P, 0 where P is 0
     theta_scale: float  # a
-    max_score: float  # max_m |c_m^T r| over the candidates, with the rounding
     rounding: float  # what rounding may have changed a score by (mathematics.md, eq. 46)
     primal_rounding: float  # and the primal
 
@@ -111,11 +110,11 @@ def certify(
     # rounding, its terms are so large that the gap could come out as 0. NaN fails every comparison here.
     meaningful = residual_squared >= -_ROUNDING * yty and primal <= 0.5 * yty * (1.0 + _ROUNDING)
     if not (meaningful and max_score < np.inf):
-        return Certificate(primal, -np.inf, np.inf, np.inf, scale, max_score, error, off)
+        return Certificate(primal, -np.inf, np.inf, np.inf, scale, error, off)
     residual_squared = max(0.0, residual_squared)
     gap = 0.5 * (1.0 - scale) ** 2 * residual_squared + max(0.0, penalty_term - scale * aligned) + off
     relative_gap = 0.0 if primal == 0 else gap / max(primal - off, penalty_term)
-    return Certificate(primal, primal - gap, gap, relative_gap, scale, max_score, error, off)
+    return Certificate(primal, primal - gap, gap, relative_gap, scale, error, off)
 
 
 def scores_of_support(problem: Problem, weights: np.ndarray, support: np.ndarray | None = None) -> np.ndarray:

@@ -135,23 +135,27 @@ def try_ridges(
 ) -> tuple[list[tuple[float, float]], dict[float, Weights]]:
     """Return fractions with the held-out errors of fits, and the weights; see `refit`.
 
+    After the fractions given come larger ones, while the last has the lowest error.
     start: the exponent of a fraction from which the error is followed downhill, in place of all fractions.
     """
     of_fractions, scale = dict[float, Weights](), mean_diagonal(fit)
     centred = fit.centred() if intercept else None
 
-    def error_at(fraction: float) -> Values:
+    def error_at(fraction: float) -> float:
         try:
             found = least_squares(fit, fraction * scale, intercept=intercept, centred=centred)
         except LinAlgError:
-            return np.array([np.inf])
+            return np.inf
         of_fractions[fraction] = found
-        return np.array([held_out.squared_error(found.weights, found.intercept).sum() / held_out.weight_sum])
+        return float(held_out.squared_error(found.weights, found.intercept).sum() / held_out.weight_sum)
 
     if start is None:
-        errors = [(fraction, float(of[0])) for fraction, of in bracketed(error_at, fractions)]
+        errors = [(fraction, error_at(fraction)) for fraction in fractions]
+        while errors[-1][0] < LARGEST_RIDGE and min(errors, key=lambda pair: pair[1]) is errors[-1]:
+            larger = 10.0 * errors[-1][0]
+            errors.append((larger, error_at(larger)))
     else:
-        by_exponent = search_exponents(lambda exponent: float(error_at(10.0**exponent)[0]), start, RIDGE_STEPS)
+        by_exponent = search_exponents(lambda exponent: error_at(10.0**exponent), start, RIDGE_STEPS)
         errors = [(10.0**exponent, error) for exponent, error in sorted(by_exponent.items())]
     return [(fraction, error) for fraction, error in errors if np.isfinite(error)], of_fractions
 
@@ -205,21 +209,6 @@ def search_exponents(error_at: Callable[[int], float], start: int, steps: range)
             break
         best = start
     return errors
-
-
-def bracketed(errors_at: Callable[[float], Values], fractions: Sequence[float]) -> list[tuple[float, Values]]:
-    """Return fractions, rising, with their errors: those given, and larger ones while the last lowers any error.
-
-    errors_at: errors (g,) f8 at a fraction, infinite where no factor exists.
-    """
-    tried = [(fraction, errors_at(fraction)) for fraction in fractions]
-    while tried[-1][0] < LARGEST_RIDGE:
-        *before, last = (errors for _, errors in tried)
-        if not np.any(last < np.min(before, axis=0, initial=np.inf)):
-            break
-        larger = 10.0 * tried[-1][0]
-        tried.append((larger, errors_at(larger)))
-    return tried
 
 
 def support_fit(statistics: GramStatistics, *, intercept: bool) -> RidgeFit:

@@ -5,7 +5,7 @@ between two records is a value, and going on from it gives the same bytes as nev
 penalty solves at many, from the one at which every weight is zero downwards, each from the weights of the last.
 
 A sweep visits all coordinates at random, as the paper draws them, or those that do not stay at zero: shrinking (the
-paper's outlook; Hsieh et al. 2008). `left_out` says from the scores of all candidates which the next sweeps need not
+paper's outlook; Hsieh et al. 2008). `shrink` says from the scores of all candidates which the next sweeps need not
 visit; all are looked at again once violations have fallen. `gap_safe_screen` leaves candidates out for good.
 """
 
@@ -64,7 +64,7 @@ class SolverOptions:
     tolerance: float = 1e-3  # relative duality gap over all candidates to stop at
     max_sweeps: int = 1000  # limit on iterations, which are sweeps or Newton rounds
     # newton: a short sweep, then Newton rounds, each on the support and the worst violators; shrinking: sweeps that
-    # leave out coordinates at zero (`left_out`); uniform: sweeps of M coordinates drawn with replacement;
+    # leave out coordinates at zero (`shrink`); uniform: sweeps of M coordinates drawn with replacement;
     # paper: the same with Newton steps, where these do not lower a weight, and the paper's stopping rule, its sign
     # corrected (mathematics.md, eq. 35).
     schedule: str = "newton"
@@ -389,25 +389,18 @@ def _sweep(
     return state, inverse, _record("sweep", state, certificate, counts)
 
 
-def violations(problem: Problem, mu: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Return how far each coordinate is from its optimality condition, (M,): |ν - q²|, at zero q² - ν if above 0."""
-    excess = scores**2 - problem.penalty
-    return np.where(mu > 0.0, np.abs(excess), np.maximum(excess, 0.0))
-
-
-def left_out(mu: np.ndarray, violation: np.ndarray) -> np.ndarray:
-    """Return which coordinates sweeps leave out, (M,) bool: those at zero without a large violation.
-
-    mathematics.md, eq. 50. This proves nothing, since moves change scores: the next look at all scores decides anew.
-    """
-    return (mu == 0.0) & (violation < LEAST_VIOLATION * violation.max())
-
-
 def shrink(problem: Problem, state: SolverState) -> SolverState:
-    """Return the state with what the next sweeps leave out, by scores of all candidates at its weights."""
-    found = np.where(state.screened, 0.0, violations(problem, state.mu, state.scores))
-    largest = float(found.max())
-    return replace(state, left_out=left_out(state.mu, found), largest_violation=largest, sweeps_since=0)
+    """Return the state with what the next sweeps leave out, by scores of all candidates (mathematics.md, eq. 50).
+
+    A coordinate violates its optimality condition by |ν - q²|, at zero by q² - ν if that is above 0. Those at zero
+    without a large violation are left out. This proves nothing, since moves change scores: the next look decides anew.
+    """
+    at_zero, excess = state.mu == 0.0, state.scores**2 - problem.penalty
+    violations = np.where(at_zero, np.maximum(excess, 0.0), np.abs(excess))
+    violations[state.screened] = 0.0
+    largest = float(violations.max())
+    left_out = at_zero & (violations < LEAST_VIOLATION * largest)
+    return replace(state, left_out=left_out, largest_violation=largest, sweeps_since=0)
 
 
 def draw_visits(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from runs import ROOT, wait_until
 
@@ -61,7 +61,7 @@ def started(line: list[str], variables: dict[str, str]) -> Iterator[subprocess.P
             process.wait()
 
 
-def wait_for_notes(notes: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for_notes(notes: Path, count: int, process: subprocess.Popen[Any]) -> None:
     """Wait until so many pieces are noted; fail if the process ends before."""
     wait_until(lambda: len(notes_in(notes)) >= count or process.poll() is not None, 240)
     assert len(notes_in(notes)) >= count

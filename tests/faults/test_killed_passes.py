@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -50,14 +51,6 @@ def check_loss(run: Path, session: list[Note], killed: float) -> None:
     assert max(lost, default=0.0) <= EVERY + BUSY
 
 
-def check_files(run: Path, processes: int) -> None:
-    """Check that a pass has no more files than processes, and one; for a moment there may be more."""
-    for folder in run.glob("passes/*"):
-        if len(list(folder.glob("sums-*.npz"))) > processes + 1:
-            time.sleep(0.5)
-            assert len(list(folder.glob("sums-*.npz"))) <= processes + 1, folder
-
-
 @pytest.fixture(scope="module")
 def spied_cluster(tmp_path_factory: pytest.TempPathFactory, cluster_key: Key) -> Iterator[tuple[str, Path]]:
     """The address of a cluster of two workers, and the notes of its workers."""
@@ -88,7 +81,6 @@ def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(command, tmp_p
         variables = spying(notes) | (cluster_key[1] if scheduler == address else {})
         with started(command(run, case, "--scheduler", scheduler, *more), variables) as process:
             wait_for_notes(notes, enough, process)
-            check_files(run, 2)
         killed = time.monotonic()
         session = notes_in(notes)[n_before:]
         assert [note for note in first_pass(session) if note.piece in before.get(note.kind, ())] == []
@@ -166,6 +158,13 @@ def test_an_item_of_a_process_that_died_runs_in_the_one_that_takes_its_place(tmp
     assert len(list(tmp_path.iterdir())) == processes
 
 
+def scheduler_of(place: Path) -> psutil.Process:
+    """Return the scheduler of the cluster that was started at a place."""
+    words = {str(place / "scheduler.json"), "distributed.cli.dask_scheduler"}
+    (scheduler,) = [child for child in psutil.Process().children() if words.issubset(child.cmdline())]
+    return scheduler
+
+
 @pytest.mark.ci
 def test_a_scheduler_that_dies_ends_the_run_resumably(command, whole, tmp_path, cluster_key, capsys):
     run, notes, variables = tmp_path / "run", tmp_path / "notes", cluster_key[1]
@@ -174,10 +173,7 @@ def test_a_scheduler_that_dies_ends_the_run_resumably(command, whole, tmp_path, 
     def kill_scheduler() -> None:
         while len(notes_in(notes)) < 4:
             time.sleep(0.02)
-        for child in psutil.Process().children():
-            words = child.cmdline()
-            if str(tmp_path / "scheduler.json") in words and "distributed.cli.dask_scheduler" in words:
-                child.kill()
+        scheduler_of(tmp_path).kill()
 
     killing = threading.Thread(target=kill_scheduler)
     with loopback_cluster(tmp_path, cluster_key[0], variables | spying(notes, 0.5), workers=1) as address:
@@ -187,10 +183,39 @@ def test_a_scheduler_that_dies_ends_the_run_resumably(command, whole, tmp_path, 
         killing.join()
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith("error: the dask scheduler was lost")
-    assert "--resume auto" in told
+    assert told.endswith(f"--run-dir {run} --resume auto --scheduler {address})")
     assert "://" not in (run / "config.toml").read_text()  # where somebody else may listen by then
     assert main(command(run, "one for each class", *SERIAL)) == 0
     assert model_bytes(run) == whole("one for each class")
+
+
+IMPATIENT = """
+import sys
+from pipeline.runtime import dask_executor
+from pipeline.train import main
+dask_executor.TOLD_SECONDS = 1
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.ci
+def test_a_scheduler_that_stands_still_is_told_and_then_ends_the_run(command, tmp_path, cluster_key):
+    """The process ends as well: no thread of dask's is left that Python waits for."""
+    notes, (key, variables) = tmp_path / "notes", cluster_key
+    with loopback_cluster(tmp_path, key, variables | spying(notes, 0.5), workers=2) as address:
+        options = ["--scheduler", address, "--worker-timeout", "4s"]
+        line = [sys.executable, "-c", IMPATIENT, *command(tmp_path / "run", "one for each class", *options)]
+        environment = os.environ | variables
+        with subprocess.Popen(line, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                wait_for_notes(notes, 4, process)
+                scheduler_of(tmp_path).suspend()
+                told = process.communicate(timeout=40)[1].splitlines()
+            finally:
+                process.kill()
+    assert process.returncode == 69
+    assert "".join(told).count("warning: no answer of the scheduler for 1 s; the run waits for one") == 1
+    assert told[-1].startswith("error: the dask scheduler has not answered for 4 s")
 
 
 def session(line: list[str], killed_after: float | None = None) -> tuple[int, float]:

@@ -5,8 +5,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from pipeline.train import main
 from runs import ROOT, python, report_of
 from sources import write_zarr
 
-CGROUPS = Path("/sys/fs/cgroup/memory")
 HUNGRY = """\
 import os
 if os.environ.get("SLKL_HUNGRY"):
@@ -35,31 +34,6 @@ if os.environ.get("SLKL_HUNGRY"):
 
 def trained(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     return python("-m", "pipeline.train", *words, "-q", **options)
-
-
-@contextmanager
-def limited(limit_bytes: int | None) -> Iterator[list[str]]:
-    """Yield the words before a command that run it in a control group of this limit, none where none can be made."""
-    folder = CGROUPS / f"slkl-test-{os.getpid()}"
-    try:
-        if limit_bytes is not None:
-            folder.mkdir()
-            (folder / "memory.limit_in_bytes").write_text(str(limit_bytes))
-    except OSError:
-        limit_bytes = None
-    if limit_bytes is None:
-        yield []
-        return
-    try:  # a shell that enters the group and then becomes the command
-        yield ["sh", "-c", f'echo $$ > "{folder}/cgroup.procs" && exec "$@"', "sh"]
-        assert "oom_kill 0" in (folder / "memory.oom_control").read_text()
-    finally:
-        until = time.monotonic() + 20  # for the last of its processes to be gone
-        while folder.exists():
-            with suppress(OSError):
-                folder.rmdir()
-            assert time.monotonic() < until
-            time.sleep(0.1)
 
 
 def largest_tree_bytes(command: list[str], environment: dict[str, str]) -> int:
@@ -158,8 +132,7 @@ def test_the_forecast_is_true_within_a_third_and_the_limit_is_kept(tmp_path, cas
     for attempt in range(3):  # samples miss a moment of some runs, and a machine may take pages of idle code away
         run = tmp_path / f"run-{attempt}"
         command = [sys.executable, "-m", "pipeline.train", *line, "-q", "--run-dir", str(run)]
-        with limited(limit_mib and limit_mib * 2**20) as before:
-            seen = largest_tree_bytes([*before, *command], environment)
+        seen = largest_tree_bytes(command, environment)
         assert 100 * 2**20 < seen < (limit_mib or 2**20) * 2**20
         peak = max(peak, report_of(run)["peak_rss_bytes"])
         if forecast <= largest_forecast(peak):

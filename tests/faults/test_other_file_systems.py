@@ -11,8 +11,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from cases import SERIAL
 from pipeline import status
 from pipeline.train import main
 from runs import model_bytes
-from storage import files as disk
 from storage.arrays import commit, load
 from storage.folders import hold_lock, remove_folder, remove_stale
 
@@ -65,27 +63,6 @@ def test_what_is_still_mapped_goes_at_the_next_sweep(keeping):
         time.sleep(0.05)
     remove_stale(keeping)
     assert [path.name for path in keeping.iterdir()] == ["a"]
-
-
-@pytest.mark.parametrize(
-    "case",
-    ["rounds", *(pytest.param(case, marks=pytest.mark.ci) for case in ("a selection", "on demand", "by a budget"))],
-)
-def test_nothing_is_removed_while_this_process_maps_it(tmp_path, command, monkeypatch, case):
-    mapped, removed = [], []
-
-    def watched(remove: Callable[[Path], None], path: Path) -> None:
-        removed.append(path)
-        mapped.extend(line for line in Path("/proc/self/maps").read_text().splitlines() if str(path) in line)
-        remove(path)
-
-    for name in ("low_unlink", "low_remove_tree"):
-        monkeypatch.setattr(disk, name, partial(watched, getattr(disk, name)))
-    assert main(command(tmp_path / "run", case, *SERIAL)) == 0
-    assert removed
-    statistics = [path for path in removed if path.parent.name == "statistics" and path.suffix == ".npz"]
-    assert case != "rounds" or len(statistics) >= 2  # of earlier rounds
-    assert mapped == []
 
 
 @pytest.mark.ci

@@ -1,21 +1,20 @@
 """Cells of the tables of the paper against its numbers; test_scripts.py tests what the scripts write."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("data_dir")]
 Rows = dict[tuple[str, str, int], dict[str, Any]]
 
 
 @pytest.fixture
-def table(script: Callable[..., tuple[Any, str]], data_dir: Path) -> Callable[..., Rows]:
+def table(script: Callable[..., tuple[Any, str]]) -> Callable[..., Rows]:
     """Run the script of a table; return its rows by data set, method or schedule, and number of candidates."""
 
     def run(name: str, *arguments: str) -> Rows:
-        rows, _ = script(name, "--data-dir", data_dir, *arguments)
+        rows, _ = script(name, *arguments)
         return {(row["dataset"], row.get("method") or row["schedule"], row["M"]): row for row in rows}
 
     return run

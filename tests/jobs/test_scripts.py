@@ -107,12 +107,10 @@ def test_speed(script):
 
 
 SETTINGS = [{"name": "sphog"}, {"name": "soft-hog", "deskew": 0.0}, {"name": "raw", "power": 1.0}]
-NOISE = {"N_TRAIN": 1200, "N_TEST": 100}
 # Of a script: words, constants, how many rows it writes, and a number of each that is above 0 and below 100.
 ROWS: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "tables": ("--rows 2000 --rounds 1", {}, 9, "seconds"),
     "descriptors": ("--datasets digits --draws 2 --centers 60 --widths 0.5,0.7", {"SETTINGS": SETTINGS}, 12, "width"),
-    "feature_scales": ("--tables noise --draws 1 --centers 100 --size 40", NOISE, 5, "rmse"),
     "solvers": ("--problems paper --centers 300 --penalties 100 --solvers newton,shrinking", {}, 2, "n_active"),
 }
 
@@ -135,19 +133,6 @@ def test_columns_of_all_candidates_and_those_materialised(script, tmp_path, digi
     rows = json.loads((tmp_path / "materialised-columns.json").read_text())
     assert len({row["columns"] for row in rows}) == len(rows) == 2
     assert rows[0]["objective"] == pytest.approx(rows[1]["objective"], rel=2e-3)
-
-
-def test_model_bytes(script, tmp_path, capsys):
-    file = tmp_path / "model_bytes.json"
-    few = ("--only", "refit", "images-greedy", "classifier-uniform", "--out", file)
-    facts, text = script("model_bytes", *few)
-    assert all(f"{one['digest'][:12]}" in text and "error" not in one["report"] for one in facts.values())
-    facts["refit"] |= {"digest": "another", "weights": (1.5 * np.array(facts["refit"]["weights"])).tolist()}
-    facts["refit"]["arrays"]["weights"] = "another"
-    file.write_text(json.dumps(facts))
-    with pytest.raises(AssertionError, match="1"):
-        script("model_bytes", *few, "--compare", file)
-    assert f"2 of 3 runs deliver the bytes of {file}\n" in capsys.readouterr().out
 
 
 def test_tables_measure_a_training(script):

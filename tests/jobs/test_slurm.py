@@ -218,22 +218,17 @@ def test_the_script_requeues_what_a_signal_ends_before_it_listens(tmp_path, numb
     assert told == ("" if config else "requeue 7\n")
 
 
-@pytest.mark.parametrize(("code", "state"), [(0, "RUNNING"), (2, "RUNNING"), (139, "RUNNING"), (75, "CANCELLED")])
-def test_other_codes_and_cancelled_jobs_are_not_requeued(tmp_path, code, state):
-    done = batch_shell(tmp_path, f"exit {code}", squeue=f"echo {state}")
-    assert done.returncode == code
-    assert not (tmp_path / "told").exists()
-
-
 SOMETIMES = "[ -e $0-asked ] && echo {state} || {{ touch $0-asked; exit 1; }}"  # fails at first, the controller is busy
+ENDINGS = [  # the exit code of the training, what squeue does, and whether the job is put back
+    *((code, "echo RUNNING", False) for code in (0, 2, 139)),
+    *((75, squeue, False) for squeue in ("echo CANCELLED", SOMETIMES.format(state="CANCELLED"))),
+    *((75, squeue, True) for squeue in ("exit 1", SOMETIMES.format(state="RUNNING"))),
+]
 
 
-@pytest.mark.parametrize(
-    ("squeue", "is_requeued"),
-    [("exit 1", True), (SOMETIMES.format(state="RUNNING"), True), (SOMETIMES.format(state="CANCELLED"), False)],
-)
-def test_a_job_whose_state_nobody_tells_is_requeued(tmp_path, squeue, is_requeued):
-    assert batch_shell(tmp_path, "exit 75", squeue=squeue).returncode == 75
+@pytest.mark.parametrize(("code", "squeue", "is_requeued"), ENDINGS)
+def test_only_stopped_runs_are_requeued_and_not_where_the_job_is_cancelled(tmp_path, code, squeue, is_requeued):
+    assert batch_shell(tmp_path, f"exit {code}", squeue=squeue).returncode == code
     assert (tmp_path / "told").exists() == is_requeued
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from commands import FEWER, TARGETS, WORDS, X, evaluated, the_error
+from commands import FEWER, TARGETS, X, evaluated, the_error
 from pipeline.evaluate import main
 from pipeline.prediction import predictor as prediction
 from pipeline.prediction import ranking
@@ -76,16 +76,6 @@ def test_labels_written_in_another_way_are_the_same(rings, tmp_path, capsys):
     np.savez(tmp_path / "one.npz", X=X[y == 1], y=y[y == 1])
     found = evaluated(capsys, rings["binary"], tmp_path / "one.npz")
     assert found["confusion"] == [[0, 0], expected[1]]
-
-
-def test_the_table_for_people(digits, rings, capsys):
-    report, shown = report_of(digits), {}
-    for name, run in {"digits": digits, **rings}.items():
-        assert main([str(run)]) == 0
-        shown[name] = capsys.readouterr().out
-    assert f"error: {100 * report['error_rate']:.2f} % ({report['n_errors']} of 449)" in shown["digits"]
-    assert "mean squared error: " in shown["regression"]
-    assert all(word in shown["words"] for word in (*WORDS, "log loss "))
 
 
 def test_data_that_have_changed_since_the_run_are_told(tmp_path, capsys):

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -29,6 +30,7 @@ from pipeline.prediction.predictor import load_predictor
 from pipeline.prediction.trained_model import load_model
 from pipeline.report import main
 from pipeline.reporting import page as report_page
+from pipeline.reporting import run_facts
 from pipeline.reporting.page import Axis, Lines, environment, plot
 from runs import report_of, sizes_and_times, train, train_beside
 
@@ -64,7 +66,7 @@ def page_of(run: Path, out: Path) -> ElementTree.Element:
     found = parsed(text)
     assert all(one.get("src", "data:").startswith("data:") for one in found.iter())
     assert not [one for one in found.iter() if {"href", "srcset", "data", "action"} & set(one.attrib)]
-    assert any(one.get("http-equiv") for one in found.iter())
+    assert {"Content-Security-Policy", "viewport"} <= {one.get("http-equiv") or one.get("name") for one in found.iter()}
     return found
 
 
@@ -274,7 +276,8 @@ def test_a_run_tells_of_the_classes_that_it_misses(features, tmp_path, capsys):
 def test_without_its_data_a_run_is_told_by_the_predictions_that_it_keeps(tmp_path, kind, asked):
     """As with them, but for rows that explain; a file that holds no predictions is named."""
     labels = {"words": ("up", "down"), "fractions": (1 / 3, 2 / 3)}.get(kind)
-    y = np.where(X[:, 0] > 0, *labels) if labels else X[:, 0] ** 2
+    noise = np.random.default_rng(0).normal(size=len(X))
+    y = np.where(X[:, 0] + noise > 0, *labels) if labels else X[:, 0] ** 2
     np.savez(data := tmp_path / "data.npz", X=X, y=y)
     run = train_beside(tmp_path, "run", data, "--centers", "40", *asked.split())
     with data.open("rb") as stream:
@@ -304,14 +307,16 @@ def test_without_its_data_a_run_is_told_by_the_predictions_that_it_keeps(tmp_pat
 def test_residuals_of_targets_far_from_zero_are_told_in_their_digits(tmp_path):
     """Of targets of 1.7e9 ± 100, which six digits do not tell apart, and of the centers that explain them.
 
-    Settings of images are not shown for a table.
+    Of a table the inputs are named, and settings of images are not shown.
     """
-    np.savez(data := tmp_path / "data.npz", X=X, y=1.7e9 + 100 * np.sin(X[:, 0]))
+    data, y = tmp_path / "data.csv", 1.7e9 + 100 * np.sin(X[:, 0])
+    np.savetxt(data, np.column_stack([X, y]), "%.17g", ",", header="a,b,y", comments="")
     run = train_beside(tmp_path, "run", data, "--centers", "40")
     found = pandas.read_csv(run / "predictions.csv")
     rmse = np.sqrt(np.mean((found["truth"] - found["label"]) ** 2))
     assert rmse == pytest.approx(report_of(run)["rmse"], rel=1e-6)
     page = page_of(run, tmp_path / "page.html")
+    assert "a, b; target: y" in texts(page, "details")
     (settings,) = (text for text in texts(page, "pre") if text.startswith("dataset"))
     assert '[features]\nname = "raw"\n' in settings
     assert not re.search("deskew|power", settings)
@@ -344,6 +349,25 @@ def test_the_curve_has_the_area_that_is_told_where_rows_have_weights(tmp_path):
     low, high = places.min(axis=0), places.max(axis=0)
     false, true = (places[:, 0] - low[0]) / (high - low)[0], (high[1] - places[:, 1]) / (high - low)[1]
     assert np.trapezoid(true, false) == pytest.approx(report_of(run)["roc_auc"], abs=1e-9)
+
+
+def test_a_calibration_curve_has_groups_of_equal_counts_that_are_told(images):
+    predictor, report = load_predictor(images), report_of(images)
+    kept = report_page._kept(predictor)
+    assert kept is not None
+    figure = report_page._reliability(predictor.model, kept)
+    assert figure is not None
+    n_groups = report["n_test"] // 100
+    assert [len(line["points"]) for line in figure["lines"]] == [2, n_groups]
+    assert figure["x"].endswith(f" {report['n_test'] // n_groups} test rows")
+    few = replace(kept, weights=np.where(np.arange(len(kept.rows)) < 199, kept.weights, 0.0))
+    assert report_page._reliability(predictor.model, few) is None, "199 rows make no two groups"
+
+
+def test_a_choice_between_equal_errors_is_no_constant():
+    tried = [{"hold_out_error": 0.1, "chosen": True}, {"hold_out_error": 0.1, "chosen": False}]
+    assert run_facts.chosen_words({"kernels_tried": tried}) == []
+    assert "the mean of the targets" in run_facts.chosen_words({"kernels_tried": tried[1:]})[0]
 
 
 def test_only_centers_that_speak_for_a_class_are_shown_for_it(tmp_path):

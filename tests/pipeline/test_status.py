@@ -101,3 +101,21 @@ def test_a_folder_of_runs_is_a_table_of_them(trained, images, classes, tmp_path,
     monkeypatch.setattr(run_facts, "holder", holder)
     assert main([str(runs)]) == 65
     assert [row.split()[0] for row in capsys.readouterr().out.splitlines()[1:]] == ["finished", "unreadable", "damaged"]
+
+
+def test_no_run_hides_the_others(images, tmp_path, capsys):
+    """Of one whose lock is a pipe, one that has lost its settings, and one of another version."""
+    piped, lost, other = (RunLayout(tmp_path / name) for name in ("a", "b", "c"))
+    for layout in (piped, lost, other):
+        shutil.copytree(images, layout.root)
+    piped.lock.unlink()
+    os.mkfifo(piped.lock)
+    lost.config.unlink()
+    write_record(other.environment, read_record(other.environment) | {"format_version": 0})
+    write_record(other.report, {"errors": "of another kind"})
+    shutil.copytree(images, tmp_path / "d")
+    assert main([str(tmp_path)]) == 65
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["unreadable", "damaged", "damaged", "finished"]
+    assert main([str(lost.root)]) == 65
+    assert f"{lost.config}: does not exist" in capsys.readouterr().out

@@ -32,7 +32,7 @@ def test_it_is_the_command_of_that_name(finished_run, classes, features, tmp_pat
     assert set(files_of(run.folder)) == set(files_of(command))
     kept = runs.report_of(tmp_path / "run")
     assert run.report == {name: value for name, value in kept.items() if name != "digest"}
-    assert repr(run).startswith("TrainedRun('run': multiclass, ")
+    assert f"{kept['model_n_centers']} centers" in repr(run)
     assert isinstance(run.model, Predictor)
     assert "refit='ridge', " in json.loads((run.folder / "env.json").read_text())["command"]
 

@@ -124,40 +124,25 @@ def test_short_writes_are_continued(tmp_path, monkeypatch):
     assert load(tmp_path / "b.npz").arrays["x"].tolist() == list(range(50))
 
 
-def test_an_exception_inside_is_passed_on_and_nothing_stays(tmp_path):
-    write(tmp_path / "final", 1)
-    with pytest.raises(KeyError, match="mine"), replacing(tmp_path / "final"):
-        raise KeyError("mine")
-    assert read(tmp_path / "final") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["final"]
-
-
-def test_stale_leftovers_go_and_the_rest_stays(tmp_path):
-    (tmp_path / "c" / "0").mkdir(parents=True)
-    file, deep, folder = (disk.temporary_path(Path(name)).name for name in ("a", "0", "folder"))
-    for name in (file, f"c/0/{deep}", "c/0/0", "keep"):
-        (tmp_path / name).write_text("x")
-    (tmp_path / folder).mkdir()
-    remove_stale(tmp_path)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["0", "0", "c", "keep"]
-    remove_stale(tmp_path / "none")
-
-
 HEX = "0123456789abcdef"
 NOT_OURS = [".tmp-", ".tmp-a", f".tmp-{HEX}", f".tmp--{HEX}", f".tmp-a-{HEX}0", f".tmp-a-{HEX[:15]}", ".tmp-old-a"]
 NOT_OURS += [f".tmp-a-{HEX.upper()}", f".tmp-a{HEX}", f"tmp-a-{HEX}", f".tmp_a-{HEX}", f".tmp-a-{HEX}.npz"]
 
 
-def test_only_names_that_are_whole_ours_are_ever_touched(tmp_path):
+def test_what_a_kill_left_aside_goes_and_what_is_only_named_alike_stays(tmp_path):
     """Files and folders of a user whose names begin like ours, in each place that sweeps."""
     for name in NOT_OURS:
         assert disk.aside_of(name) is None
         (tmp_path / "folders" / name / "inside").mkdir(parents=True)
         (tmp_path / name).write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    remove_stale(tmp_path)
-    seal(tmp_path, {})
-    assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / MANIFEST_NAME])
+    for sweep, made in ((remove_stale, []), (partial(seal, known={}), [tmp_path / MANIFEST_NAME])):
+        for place in (tmp_path, tmp_path / "folders"):
+            disk.temporary_path(place / "file").write_text("x")
+            disk.temporary_path(place / "folder").mkdir()
+        sweep(tmp_path)
+        assert sorted(tmp_path.rglob("*")) == sorted([*before, *made])
+    remove_stale(tmp_path / "none")
 
 
 def test_sealing_trusts_known_digests_and_sees_lost_files(tmp_path):
@@ -195,7 +180,7 @@ def test_a_line_that_finds_no_room_is_named_and_nothing_waits_for_a_later_write(
         subprocess.run(["umount", tmp_path], check=True)
 
 
-ONE = ["decision"], 1, np.dtype("int64")
+ONE = {"label": np.int64, "decision": np.float64}, 1
 
 
 @pytest.fixture
@@ -231,7 +216,6 @@ DOORS: dict[str, Any] = {
     "stored": (disk.open_plain, CorruptDataError),
     "users": (users.open_plain, DataError),
     "lines": (disk.LineFile, CorruptDataError),
-    "new lines": (lambda path: disk.LineFile(path, fresh=True), CorruptDataError),
     "lock": (lambda path: hold_lock(path, "a test").__enter__(), CorruptDataError),
     "holder": (holder, CorruptDataError),
 }

@@ -79,15 +79,6 @@ def test_every_missing_chunk_is_an_error_with_advice(tmp_path):
     np.testing.assert_array_equal(X[:], VALUES)
 
 
-@pytest.mark.parametrize("codecs", COMPRESSORS)
-def test_a_truncated_chunk_is_an_error(tmp_path, codecs):
-    root = foreign(tmp_path / "u.zarr", codecs=COMPRESSORS[codecs])
-    path = root / "train/X/c/1/2"
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(CorruptDataError, match="train/X"):
-        open_user_arrays(root)["train/X"][:]
-
-
 def test_a_disk_that_fails_is_no_damage(tmp_path):
     root = foreign(tmp_path / "u.zarr")
     (root / "train/X/c/1/2").unlink()

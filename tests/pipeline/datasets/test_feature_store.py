@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pipeline import session
 from pipeline.datasets import feature_rows, open_data
 from pipeline.datasets.feature_rows import FeatureRequest, FeatureShape
 from pipeline.fit.workspace import Workspace
+from pipeline.runtime.progress import Watch
 from pipeline.runtime.run_folder import digest_sources
 from runs import files_of, model_bytes, train
 from sources import write_zarr
@@ -62,8 +64,11 @@ def test_a_store_is_built_on_and_a_chunk_that_is_lost_meanwhile_is_damage_not_a_
         feature_rows.build_item(task, item)
     layout, _, task, left = prepared(tmp_path / "features", request_for(data))
     assert len(left) == len(items) - 3
-    for item in left:
-        feature_rows.build_item(task, item)
+    with Watch(tmp_path / "progress", [item.n_rows for item in left], "rows") as watch:
+        for numbered in enumerate(left):
+            done = watch.now().done
+            watch.reporting(partial(feature_rows.build_item, task))(numbered)
+            assert watch.now().done == done + left[numbered[0]].n_rows, "chunks count their rows"
     (layout.arrays / "train/X/c/5/0").unlink()
     with pytest.raises(CorruptDataError, match=r"written, but now .*train/X/c/5/0: missing"):
         feature_rows.finish(layout)

@@ -156,7 +156,7 @@ def test_rows_and_classes_with_weights_have_the_coverage_the_ranking_and_the_qua
         assert told["coverage"]["reached"] == pytest.approx(np.average(held, weights=w_test), rel=1e-6)
         assert told["roc_auc"] == (pytest.approx(np.mean(areas)) if table == "classes" else None)
     assert evaluate([str(run)]) == 0
-    assert f"coverage: {100 * report['coverage']['reached']:.2f} % are in" in capsys.readouterr().out
+    assert f"hold {100 * report['coverage']['reached']:.2f} % of the rows" in capsys.readouterr().out
     kept, option = pandas.read_csv(run / "predictions.csv"), "--labels" if table == "classes" else "--interval"
     np.testing.assert_allclose(kept["weight"], w_test)
     found = predicted(run, tables / f"{table}.npz", tmp_path, "--part", "test", option, str(level))

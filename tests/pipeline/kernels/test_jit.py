@@ -4,16 +4,11 @@ import itertools
 import os
 import subprocess
 import tempfile
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
 
-import numba
 import pytest
 
 import pipeline
-from pipeline.kernels.jit import compiling
 from pipeline.runtime.progress import COMPILING
 from runs import ROOT, python, report_of
 
@@ -81,16 +76,6 @@ def test_a_folder_without_room_is_done_without(tmp_path: Path, largest_file: int
     assert done.stdout == f"{os.devnull}\n"
     assert done.stderr.startswith("warning: compiled code is not kept beyond this process")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_compiling_is_told_once_and_counted(caplog):
-    loop, told, counted = numba.njit(lambda x: x + 1), list[str](), Mock(side_effect=nullcontext)
-    with compiling(partial(told.append, COMPILING), counted):
-        loop(1)
-        loop(1)
-        loop(1.0)
-    assert told == [COMPILING]
-    assert counted.call_count == 2
 
 
 @pytest.mark.ci

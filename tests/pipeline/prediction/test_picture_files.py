@@ -67,6 +67,7 @@ def test_a_run_is_that_of_the_same_arrays_and_files_have_their_names(folder, fin
     for data in ([], [folder], [folder / "test"], files):
         assert evaluate.main([str(run), *map(str, data), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["n_errors"] == n_wrong
+    assert evaluate.main([str(run), str(flat)]) == 65, "there is nothing to compare with"
     assert report.main([str(run), "--out", str(tmp_path / "page.html")]) == 0
     assert (tmp_path / "page.html").read_text().count('.png"><br>is ') == n_wrong > 0
 

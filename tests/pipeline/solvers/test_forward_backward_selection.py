@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dense_twins import selection_data, selection_order, squared_error, statistics_of
+from dense_twins import selection_data, selection_order, statistics_of
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.solvers import forward_backward_selection as greedy
@@ -13,21 +13,6 @@ from pipeline.solvers.forward_backward_selection import forward, held_out_curve,
 from pipeline.solvers.ridge import least_squares, refit
 
 SMALL_SLABS = {"SLAB_ROWS": 3, "STRIPE": 5, "BACK_BLOCK": 5}  # columns are worked on a few at a time
-
-
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("slabs", [{}, SMALL_SLABS], ids=["usual slabs", "small slabs"])
-def test_forward_takes_what_lowers_the_error_most(monkeypatch, slabs, intercept):
-    for name, size in ({"forward_size": lambda n: 0} | slabs).items():
-        monkeypatch.setattr(greedy, name, size)
-    K, Y = selection_data(1)
-    Y *= 1e4
-    found = select(statistics_of(K, Y), 8, intercept=intercept)
-    chosen: list[int] = []
-    for m in found:
-        errors = {k: squared_error(K, Y, [*chosen, k], intercept=intercept) for k in range(12) if k not in chosen}
-        assert m == min(errors, key=errors.__getitem__)
-        chosen.append(int(m))
 
 
 @pytest.mark.parametrize("size", [5, 6, 14])
@@ -115,17 +100,6 @@ def test_hold_out_curve_is_that_of_a_fit_to_each_prefix(intercept):
         one = least_squares(fit.prefix(size), 0.1, intercept=intercept)
         expected = hold_out.prefix(size).squared_error(one.weights, one.intercept).sum() / 90
         assert error == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize(("least", "size"), [(60, 60), (20, 40), (40, 15)])
-def test_centers_beyond_those_that_are_dropped_again_follow_as_they_were_chosen(monkeypatch, least, size, intercept):
-    monkeypatch.setattr(greedy, "forward_size", lambda n: least)
-    statistics = statistics_of(*selection_data(5, n=300, m=60))
-    whole = select(statistics, size, intercept=intercept)
-    ahead = forward(statistics, max(size, least), intercept=intercept)
-    assert set(whole[:least]) <= set(ahead[:least])
-    assert np.array_equal(whole[least:], ahead[least:size])
 
 
 def test_few_that_are_followed_choose_nearly_as_well(monkeypatch):

@@ -196,23 +196,6 @@ def test_a_search_ends_by_its_operations_and_has_a_best_trial():
     assert search.operations > 0
 
 
-def test_the_simplest_and_the_best_of_each_kind_climb():
-    ones, m = np.ones(2, np.float32), RUNGS[1].n_centers
-    of = {
-        name: [Trial(kernel, kind, ones, 1.0, m, error) for kind, error in found]
-        for name, kernel, found in (
-            ("gaussian", GAUSSIAN, [(DIAGONAL, 0.5), (DIAGONAL, 0.51), (DIAGONAL, 0.52), (METRIC, 0.6), (PLAIN, 0.9)]),
-            ("product-laplace", PRODUCT, [(PLAIN, 0.54)]),
-        )
-    }
-    climbing = surviving(of)
-    assert {id(one) for one in climbing["gaussian"]} == {id(one) for one in of["gaussian"]}
-    taken = climbing["product-laplace"][-1]
-    assert (taken.kernel, taken.kind) == (PRODUCT, DIAGONAL), "with the scales of the other kernel"
-    far = {"gaussian": of["gaussian"], "product-laplace": [replace(of["product-laplace"][0], error=0.7)]}
-    assert list(surviving(far)) == ["gaussian"]
-
-
 def test_the_constant_is_judged_by_the_folds_too():
     X, y = waves(90)
     sample = replace(sample_of(X, y), folds=np.arange(90) % 3, limits=np.array([]))
@@ -315,13 +298,3 @@ def test_features_that_rounds_have_put_to_sleep_are_woken():
         errors[begins] = best.error
     assert errors[False] > 5 * errors[True]
     assert set(np.argsort(importances(best.scales))[-3:]) == {0, 2, 3}
-
-
-def test_trials_are_tried_once_whoever_holds_their_scales():
-    """Those that were read from files have arrays of their own."""
-    sample = sample_of(*waves(), m=120)
-    survivors = climb(sample, [start(sample)], 40).tried[:6]
-    apart = [replace(one, scales=one.scales.copy()) for one in survivors]
-    ours, theirs = (climb(sample, trials, 80, begins=False) for trials in (survivors, apart))
-    assert ours.operations == theirs.operations
-    assert [one.error for one in ours.tried] == [one.error for one in theirs.tried]

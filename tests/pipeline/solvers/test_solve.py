@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dense_twins import make_columns, make_kernel, never_rises, problem_of
-from pipeline.solvers import active_set_newton as newton
 from pipeline.solvers.problem import InvalidProblemError, Problem, certify
 from pipeline.solvers.solve import SolverOptions, SolverState, Status, solve
 
@@ -138,18 +137,3 @@ def test_newton_rounds_that_gain_nothing_go_on_after_a_sweep():
     assert phases[-1] == "newton"
     reference = solve(problem, WAYS["shrinking"], np.random.default_rng(0))
     assert solution.objective == pytest.approx(reference.objective, rel=1e-5)
-
-
-@pytest.mark.timeout(60)
-def test_exact_duplicates_keep_a_settled_face():
-    """Whole numbers: the second pivot of two equal columns is exactly zero without the proximal term."""
-    gram, kty = np.array([[4.0, 4.0], [4.0, 4.0]]), np.array([8.0, 8.0])
-    problem = Problem(gram, kty, 16.0, 1.0).validate()
-    nothing, both = np.zeros(0, np.int64), np.arange(2)
-    for drop_all in (True, False):
-        weights, support, settled, _ = newton.minimise(
-            problem, np.zeros(2), nothing, both, kty.copy(), drop_all=drop_all
-        )
-        assert settled
-        assert support.size
-        assert weights.sum() == pytest.approx(7 / 4, rel=1e-9)
