@@ -1,12 +1,14 @@
 """What tests of several commands share: small tables of three tasks, predictions, and damage to a file."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
 import pytest
 
-from pipeline import predict
+from pipeline import evaluate, predict
 from pipeline.__main__ import main
 
 Capture = pytest.CaptureFixture[str]
@@ -55,11 +57,18 @@ def the_error(capsys: Capture) -> str:
     return told.err
 
 
-def predicted(model: Path, data: Path | np.ndarray, folder: Path) -> pandas.DataFrame:
+def evaluated(capsys: Capture, *arguments: str | Path) -> dict[str, Any]:
+    """Return what the evaluate command prints as JSON, without what differs from call to call."""
+    assert evaluate.main([*map(str, arguments), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    return {key: value for key, value in found.items() if key not in ("data", "seconds", "rows_per_second")}
+
+
+def predicted(model: Path, data: Path | np.ndarray, folder: Path, *options: str) -> pandas.DataFrame:
     """Return what the predict command writes in a folder, of a file or of rows."""
     out, rows = folder / "out.parquet", folder / "rows.npz"
     if isinstance(data, np.ndarray):
         np.savez(rows, X=data)
         data = rows
-    assert predict.main([str(model), str(data), "--out", str(out), "--force", "-q"]) == 0
+    assert predict.main([str(model), str(data), "--out", str(out), "--force", "-q", *options]) == 0
     return pandas.read_parquet(out)

@@ -23,26 +23,6 @@ def images():
     return open_source(SourceSpec("digits", n_train=31)).train.X[:31]
 
 
-@pytest.mark.parametrize(
-    ("spec", "length"),
-    [
-        (FeatureSpec("soft-hog"), 512),
-        (FeatureSpec("soft-hog", deskew=1.0, power=0.5), 512),
-        (FeatureSpec("sphog"), 2172),
-        (FeatureSpec("raw"), 784),
-    ],
-)
-def test_length_type_and_layout(images, spec, length):
-    features = extract(spec, images)
-    assert features.shape == (31, length)
-    assert feature_length(spec, (28, 28)) == length
-    assert features.dtype == np.float32
-    assert features.flags.c_contiguous
-    assert np.isfinite(features).all()
-    assert features.any()
-    assert np.array_equal(features[5:9], extract(spec, np.asfortranarray(images[5:9])))
-
-
 def test_raw_scales_bytes_only(images):
     assert np.array_equal(extract(FeatureSpec("raw"), images), images.reshape(31, -1).astype(np.float32) / 255)
     table = np.random.default_rng(0).standard_normal((5, 3))
@@ -57,13 +37,6 @@ def test_a_power_is_that_of_every_value_and_the_scale_of_images_does_not_matter(
     np.testing.assert_allclose(extract(FeatureSpec(name, power=power), images), plain.astype(float) ** power, rtol=1e-6)
     np.testing.assert_allclose(extract(FeatureSpec(name), images / 255.0), plain, atol=1e-6)
     assert parameters(FeatureSpec(name, power=power)) == parameters(FeatureSpec(name)) | {"power": power}
-
-
-def test_parameters_tell_specs_apart_and_without_a_shear_are_those_from_before_there_was_one():
-    for described in ({"name": name, "algorithm_version": 1} for name in ("sphog", "raw", "soft-hog")):
-        name, sheared = described["name"], {"deskew": 0.5, "deskew_version": 1}
-        assert parameters(FeatureSpec(name)) == described
-        assert parameters(FeatureSpec(name, deskew=0.5)) == described | sheared
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ KINDS = np.arange(300) % 3
 SPREAD = np.random.default_rng(0).normal(size=(300, 2)) + KINDS[:, None]
 GROUPED = {f"{name}_{part}": of for name, of in (("X", SPREAD), ("y", KINDS)) for part in ("train", "test")}
 GROUPED |= {"one_train": np.zeros(300), "label_train": KINDS, "half_train": KINDS > 0}
+EQUAL = {"X": np.ones((26, 2)), "y": Y[:26]}
 GROUPS = {  # which leave nothing to choose by
     "one": "all 300 samples are of one group; give more groups",
     "label": "by groups label the other rows lack their labels",
@@ -89,6 +90,7 @@ OUT = "{data} --out {out}/out.csv"
 PREDICT = f"predict {{words}} {OUT}"
 EVALUATE = "evaluate {words} {data} --json"
 CASES = {
+    "train: no data": Case("train", 2, "no data are named"),
     "train: unknown data": Case("train nonesuch --run-dir {out}/run", 2, "nonesuch"),
     "train: no such file": Case("train absent/file.npz --run-dir {out}/run", 66, "file.npz"),
     "train: an unknown option": Case(f"{DIGITS} --colour red", 2, "--colour red"),
@@ -97,9 +99,7 @@ CASES = {
     "train: more centers than rows": Case(f"{DIGITS} --centers 100000", 2, "1348"),
     "train: too little memory": Case(f"{DIGITS} --memory-limit 100MiB", 71, "--memory-limit"),
     "train: nothing to resume": Case(f"{DIGITS} --resume require", 66, "holds no run"),
-    "train: a run of another version": Case(
-        "train x --run-dir {old} --resume auto", 78, "is of another version of this"
-    ),
+    "train: a run of another version": Case("train x --run-dir {old} --resume auto", 78, "is of another version"),
     "evaluate: a run of another version": Case("evaluate {old}", 78, "is of another version"),
     "train: a scheduler without a key": Case(f"{DIGITS} --scheduler tls://127.0.0.1:9", 2, "COMM__TLS__CLIENT__KEY"),
     "train: a setting without effect": Case(f"{DIGITS} --set data.drop=a", 2, "no effect"),
@@ -108,6 +108,7 @@ CASES = {
     **{f"train: {words}": Case(f"{DIGITS} {words}", 2, told) for words, told in TOGETHER.items()},
     "train: a test part of a named set": Case("train sinc --test x.csv --dry-run", 2, "--test has no effect"),
     "train: copies of a named table": Case("train sinc --copies 2 --dry-run", 2, "--copies 2 is for images"),
+    "train: a header of arrays": Case(f"{DRY} --set data.header=false", 2, "data.header has no", {"X": X, "y": Y}),
     "train: copies of rows": Case(f"{DRY} --copies 2", 2, "--copies has no effect on", TABLE),
     "train: no test file": Case(f"{DRY} --test none.csv", 66, "none.csv: no such file", TABLE),
     "train: a test file that is none": Case(f"{DRY} --test {{text.txt}}", 2, "file type not known", TABLE),
@@ -124,27 +125,28 @@ CASES = {
     "config: a key almost right": Case(CONFIG, 2, "data.csv; did you mean solver.penalty?", "[solver]\npenatly = 1\n"),
     "config: no TOML": Case(CONFIG, 2, "cannot read configuration file", "[solver\n"),
     "config: other data": Case(CONFIG, 2, "the command names digits", 'dataset = "mnist"\n'),
-    "config: no file": Case("train digits --config {out}/c.toml", 66, "c.toml: no such configuration file"),
+    "config: no file": Case("train --config {out}/c.toml", 66, "c.toml: no such configuration file"),
     "config: thousands of digits": Case(CONFIG, 2, "4300 digits", f"seed = {'9' * 5000}"),
     "config: deep lists": Case(CONFIG, 2, "nested too deeply", "seed = " + "[" * 50_000),
     "config: NUL in a path": Case(CONFIG, 2, "without control characters", '[resources]\nfeatures_dir = "a\\u0000b"'),
     "config: no UTF-8": Case(CONFIG, 2, "utf-8", "seed = 1 # \udcff"),
     "train: image features of a table": Case(f"{TRAIN} --features sphog", 2, "raw", {"X": X, "y": Y}),
-    "train: one class": Case(TRAIN, 65, "one class", {"X": X, "y": np.ones(len(X), int)}),
     "train: NaN": Case(TRAIN, 65, "row 37", {"X": changed(X, 37, np.nan), "y": Y}),
     "train: huge inputs": Case(TRAIN, 65, "column 0", {"X": 1e200 * X, "y": Y}),
     "train: huge features": Case(f"{TRAIN} --set data.standardise=false", 65, "row 0", {"X": 1e200 * X, "y": Y}),
     "train: huge targets": Case(TRAIN, 65, "targets are too large", {"X": X, "y": 1e160 * Y}),
     "train: tiny targets": Case(TRAIN, 65, "targets are too small", {"X": X, "y": 1e-170 * Y}),
-    "weights: a negative one": Case(WEIGHTED, 65, "row 3 is -1", {"X": X, "y": Y, "w": changed(WEIGHTS, 3, -1)}),
     "weights: huge ones": Case(WEIGHTED, 65, "1e+101; rescale", {"X": X, "y": Y, "w": changed(WEIGHTS, 3, 1e101)}),
     "weights: only zeros": Case(WEIGHTED, 65, "all weights are zero", {"X": X, "y": Y, "w": 0 * WEIGHTS}),
-    "weights: no such array": Case(WEIGHTED, 65, "no array w", {"X": X, "y": Y}),
     "weights: no such column": Case(WEIGHTED, 2, "is no column", "a,b,y\n1,2,3\n4,5,6\n"),
     **{
         f"groups: {groups}, {how}": Case(f"{TRAIN} --seed 1 --set data.groups={groups} {how}", 65, told, GROUPED)
         for groups, told in GROUPS.items()
         for how in ("", "--penalty auto", "--refit ridge --penalty 1")
+    },
+    **{
+        f"equal rows: {how}": Case(f"{TRAIN} {how}", 65, "samples are equal; give rows that differ", EQUAL)
+        for how in ("--select greedy:3", "--refit ridge", "--penalty auto")
     },
     "weights: classes of values": Case(f"{TRAIN} --class-weight balanced", 2, "is a regression", {"X": X, "y": Y}),
     **{
@@ -169,6 +171,12 @@ CASES = {
     "predict: a part of one part": Case(f"{PREDICT} --part train", 2, "--part train", {"X": X}),
     "predict: a setting of a file": Case(f"{PREDICT} --set seed=2", 2, "--set", {"X": X}),
     "predict: a regression": Case(f"predict {{regression}} {OUT} --probabilities", 2, "no probabilities", {"X": X}),
+    "predict: an interval of classes": Case(f"{PREDICT} --interval 0.9", 2, "the model is of classes", {"X": X}),
+    "predict: labels of values": Case(f"predict {{regression}} {OUT} --labels 0.9", 2, "use --interval", {"X": X}),
+    "predict: a level above the highest": Case(f"{PREDICT} --labels 0.999", 2, "highest level is 0.995", {"X": X}),
+    "predict: a level for more rows": Case(f"{PREDICT} --labels 0.995", 2, "support levels up to", {"X": X}),
+    "predict: a level in percent": Case(f"{PREDICT} --labels 95", 2, "between 0 and 1; found 95.0", {"X": X}),
+    "predict: no centers to name": Case(f"{PREDICT} --explain 0", 2, "--explain 0: must be above 0", {"X": X}),
     "predict: no such model": Case(f"predict absent {OUT}", 66, "no such folder", {"X": X}),
     "predict: a run without a model": Case(f"predict {{unfinished}} {OUT}", 66, "train it to its end", {"X": X}),
     "predict: a damaged model": Case(f"predict {{damaged}} {OUT}", 65, "model.npz", {"X": X}),
@@ -188,7 +196,6 @@ CASES = {
     "evaluate: an unknown label late": Case(EVALUATE, 65, "row 60", LATE),
     "evaluate: an empty label": Case(EVALUATE, 65, "line 3", "a,b,y\n1,2,far\n1,2,\n"),
     "evaluate: no labels": Case(EVALUATE, 65, "no array y", {"X": X}),
-    "evaluate: no target in a csv": Case(EVALUATE, 65, "no target column", "a,b\n1,2\n"),
     "evaluate: a value of NaN": Case("evaluate {regression} {data}", 65, "row 1", {"X": X[:2], "y": [1.0, np.nan]}),
     "evaluate: no model": Case("evaluate {words}/scores", 66, "holds no model"),
     "evaluate: a model without data": Case("evaluate {words}/model", 2, "DATA is missing"),
@@ -204,7 +211,7 @@ CASES = {
 }
 
 WITHIN = [f"train: {words}" for words in ("NaN", "huge inputs", "huge features", "huge targets", "tiny targets")]
-WITHIN += [name for name in CASES if name.startswith("groups")]  # found by a run that has begun
+WITHIN += [name for name in CASES if name.startswith(("groups", "equal rows"))]  # found by a run that has begun
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """A run is repeated by the settings that it keeps, whatever its data: the same model bytes."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -57,10 +56,3 @@ def test_what_is_typed_beside_goes_before_the_settings_of_the_run(places, finish
     again[3] = str(tmp_path / "other")
     assert train.main([*again, "--tol", "1e-5"]) == 2
     assert "--tol 1e-05 has no effect" in capsys.readouterr().err
-
-
-def test_without_data_or_without_the_file_the_command_says_so(tmp_path, capsys):
-    assert train.main([]) == 2
-    assert "no data are named" in capsys.readouterr().err
-    assert train.main(["--config", str(tmp_path / "none.toml")]) == 66
-    assert re.fullmatch(r"error: \S+none.toml: no such configuration file\n", capsys.readouterr().err)

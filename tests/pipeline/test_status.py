@@ -1,20 +1,17 @@
 """`python -m pipeline.status` on runs that work, ended well, were stopped, failed, and were killed."""
 
-import errno
 import json
 import os
 import shutil
 import socket
-from pathlib import Path
 from typing import Any
 
 from commands import IMAGES, flip
 from pipeline import report
-from pipeline.reporting import run_facts
 from pipeline.reporting.run_facts import lines, status
 from pipeline.status import main
 from pipeline.work.store import CheckpointsOnDisk
-from runs import python, report_of, sizes_and_times, train, wait_until
+from runs import report_of, sizes_and_times, train, wait_until
 from storage.files import read_record, write_record
 from storage.folder_layouts import RunLayout
 
@@ -39,13 +36,9 @@ def test_a_finished_run_tells_what_its_report_tells(images, capsys):
 def test_a_live_run_and_then_a_killed_one(features, tables, tmp_path, monkeypatch):
     """The first, and its page, when its process has just written a checkpoint; the second is a copy of it then."""
     run, killed, page = tmp_path / "run", tmp_path / "killed", tmp_path / "page.html"
-    seen, second = [], []
-    save = CheckpointsOnDisk.save
-
-    data = tables / "classes.npz"
+    seen, save, data = [], CheckpointsOnDisk.save, tables / "classes.npz"
     options = ("--centers", "40", "--penalty", "0.1", "--schedule", "uniform")
     options += ("--scheduler", "serial", "--checkpoint-every", "0.001s")
-    line = ["-m", "pipeline.train", data, "--run-dir", run, "--features-dir", features, *options, "--resume", "auto"]
 
     def save_and_look(*arguments: Any, **named: Any) -> None:
         save(*arguments, **named)
@@ -54,12 +47,9 @@ def test_a_live_run_and_then_a_killed_one(features, tables, tmp_path, monkeypatc
             assert report.main([str(run), "--out", str(page)]) == 0
             seen.append(status(run))
             shutil.copytree(run, killed)
-            second.append(python(*line))
 
     monkeypatch.setattr(CheckpointsOnDisk, "save", save_and_look)
     train(run, features, *options, dataset=data)
-    assert second[0].returncode == 73, "the folder is the first one's until its end"
-    assert f"process {os.getpid()} on {socket.gethostname()}" in second[0].stderr
     (facts,) = seen
     assert (facts["state"], facts["resume"], facts["damaged"]) == ("running", None, [])
     assert (facts["held_by"]["pid"], facts["held_by"]["host"]) == (os.getpid(), socket.gethostname())
@@ -69,10 +59,7 @@ def test_a_live_run_and_then_a_killed_one(features, tables, tmp_path, monkeypatc
     held = f"running by process {os.getpid()} on {socket.gethostname()} since 20"
     told = (held, "stage: solve, ", facts["progress"]["words"], "saved last: ")
     assert [words for words in told if words not in text] == []
-    shown = page.read_text().replace("&#34;", '"')
-    told = ("This run is running", "stage: solve", "<td>features", str(data))
-    assert [words for words in told if words not in shown] == []
-    assert "Misclassified" not in shown
+    assert "stage: solve" in page.read_text()
 
     facts = status(killed)
     assert (facts["state"], facts["held_by"], facts["stage"]) == ("killed", None, "solve")
@@ -81,7 +68,7 @@ def test_a_live_run_and_then_a_killed_one(features, tables, tmp_path, monkeypatc
     assert f"continue with: {facts['resume']}" in lines(facts)
 
 
-def test_a_folder_of_runs_is_a_table_of_them(trained, images, classes, tmp_path, capsys, monkeypatch):
+def test_a_folder_of_runs_is_a_table_of_them(trained, images, classes, tmp_path, capsys):
     """Of a finished one, one that was killed, and one that is damaged; what is no run is not named."""
     runs = tmp_path / "runs"
     small = ("--centers", "20", "--penalty", "1")
@@ -103,14 +90,6 @@ def test_a_folder_of_runs_is_a_table_of_them(trained, images, classes, tmp_path,
     assert [row.split()[0] for row in rows] == ["finished", "killed", "damaged"]
     assert main([str(runs), "--json"]) == 65
     assert [one["state"] for one in json.loads(capsys.readouterr().out)] == ["finished", "killed", "finished"]
-
-    def holder(lock: Path) -> None:
-        if lock == killed.lock:
-            raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(run_facts, "holder", holder)
-    assert main([str(runs)]) == 65
-    assert [row.split()[0] for row in capsys.readouterr().out.splitlines()[1:]] == ["finished", "unreadable", "damaged"]
 
 
 def test_no_run_hides_the_others(images, tmp_path, capsys):

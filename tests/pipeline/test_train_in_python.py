@@ -12,13 +12,10 @@ import pandas
 import pytest
 
 import runs
-from commands import IMAGES
 from features.errors import DataError, MissingInputError
-from features.open_source import open_source
-from features.source import SourceSpec
 from pipeline import train
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError, PlanError, StoppedError
-from pipeline.predict import main as predict
+from pipeline.prediction.predictor import Predictor
 from runs import files_of, model_bytes
 
 SMALL: dict[str, Any] = {"centers": 40, "penalty": 0.01, "quiet": True}
@@ -36,6 +33,7 @@ def test_it_is_the_command_of_that_name(finished_run, classes, features, tmp_pat
     kept = runs.report_of(tmp_path / "run")
     assert run.report == {name: value for name, value in kept.items() if name != "digest"}
     assert f"{kept['model_n_centers']} centers" in repr(run)
+    assert isinstance(run.model, Predictor)
     assert "refit='ridge', " in json.loads((run.folder / "env.json").read_text())["command"]
 
 
@@ -51,19 +49,6 @@ def test_the_name_is_the_function_and_the_command_however_it_is_imported(imports
     done = runs.python("-c", f"{imports}; train.main(['digits', '--print-config']); train('digits', resume='no')")
     assert "seed = 0" in done.stdout
     assert "ConfigError: resume = 'no': must be one of never, auto, require" in done.stderr
-
-
-def test_the_model_predicts_what_the_command_writes(trained, features, tmp_path):
-    command = trained(*IMAGES)
-    run = train("digits", run_dir=command, resume="require", quiet=True)
-    assert predict([str(command), "digits", "--out", str(tmp_path / "out.parquet"), "--probabilities", "-q"]) == 0
-    written = pandas.read_parquet(tmp_path / "out.parquet")
-    source = open_source(SourceSpec("digits"))
-    images, labels = source.test.X[:], source.test.y[:]
-    assert run.model.decision_function(images).tolist() == written.filter(like="decision").to_numpy().tolist()
-    assert run.model.predict(images.reshape(len(images), -1)).tolist() == written["label"].tolist()
-    assert run.model.predict_proba(images).tolist() == written.filter(like="probability").to_numpy().tolist()
-    assert np.count_nonzero(run.model.predict(images) != labels) == run.report["n_errors"]
 
 
 def test_a_callback_gets_the_records_of_both_files(classes, features, tmp_path):

@@ -200,44 +200,32 @@ def test_a_column_that_is_named_is_an_input(tmp_path):
     assert opened(tmp_path / "t.csv", target="id").columns.inputs == ("a", "b", "y")
 
 
-def test_the_names_of_counters_are_trusted_where_rows_are_so_few_that_chance_orders_them(tmp_path):
-    frame = pandas.DataFrame({"index": range(10), "x": PLACES[:10], "b": np.arange(10) % 3, "y": np.arange(10) % 2})
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    assert opened(tmp_path / "t.csv").columns.inputs == ("x", "b")
-
-
-def test_inputs_that_are_all_in_order_are_used_and_told(tmp_path):
-    frame = pandas.DataFrame({"x": np.linspace(0, 1, N), "y": np.sin(np.linspace(0, 9, N))})
-    frame.to_csv(tmp_path / "t.csv")
-    source = opened(tmp_path / "t.csv")
-    assert source.columns.inputs == ("x",)
-    assert any("may number" in warning and warning.endswith(": x") for warning in source.warnings)
-    frame.assign(t=TIMES).to_csv(tmp_path / "t.csv", index=False)
-    source = opened(tmp_path / "t.csv", target="y")
-    assert source.columns.inputs == ("x", "t")
-    assert any(warning.endswith(": x, t") for warning in source.warnings)
-
-
-SEASONS = {
-    "age": np.sort(RNG.integers(20, 50, N)),  # by which the rows are sorted
-    "times, with ties": TIED,
-    "weekday": np.arange(N) % 5,
-    "walk": np.cumsum(RNG.normal(1, 1.5, N)),
-    "neighbours swapped": np.arange(N) ^ 1,
-    "jitter": TIMES + 3600 * RNG.normal(0, 2, N),
-    "shuffled": RNG.permutation(N),
-    "noise": RNG.normal(size=N),
+RISING, FEW_ROWS = np.linspace(0, 1, N), {"b": np.arange(10) % 3, "y": np.arange(10) % 2}
+# Columns before the target y: which are inputs, and those of which it is told that they may number the rows.
+USED: dict[str, tuple[pandas.DataFrame, str, str]] = {
+    "sorted by age": (FRAME.assign(x=np.sort(RNG.integers(20, 50, N))), "a b x", "x"),
+    "times, with ties": (FRAME.assign(x=TIED), "a b x", "x"),
+    "weekday": (FRAME.assign(x=np.arange(N) % 5), "a b x", ""),
+    "walk": (FRAME.assign(x=np.cumsum(RNG.normal(1, 1.5, N))), "a b x", "x"),
+    "neighbours swapped": (FRAME.assign(x=np.arange(N) ^ 1), "a b x", "x"),
+    "jitter": (FRAME.assign(x=TIMES + 3600 * RNG.normal(0, 2, N)), "a b x", "x"),
+    "shuffled": (FRAME.assign(x=RNG.permutation(N)), "a b x", "x"),
+    "noise": (FRAME.assign(x=RNG.normal(size=N)), "a b x", ""),
+    "the only one": (pandas.DataFrame({"x": RISING, "y": np.sin(9 * RISING)}), "x", "x"),
+    "all of them": (pandas.DataFrame({"x": RISING, "t": TIMES, "y": np.sin(9 * RISING)}), "x t", "x, t"),
+    "few rows, a counter by its name": (pandas.DataFrame({"index": range(10), "x": PLACES[:10]} | FEW_ROWS), "x b", ""),
 }
 
 
-@pytest.mark.parametrize("case", SEASONS)
-def test_inputs_that_follow_the_rows_less_strictly_are_used_with_a_warning(tmp_path, case):
-    FRAME.assign(x=SEASONS[case]).to_csv(tmp_path / "t.csv", index=False)
+@pytest.mark.parametrize("case", USED)
+def test_inputs_that_may_number_the_rows_and_may_not_are_used_and_told(tmp_path, case):
+    """In order by chance, less strictly, or all there is; names of counters are trusted where rows are few."""
+    frame, inputs, in_doubt = USED[case]
+    frame.to_csv(tmp_path / "t.csv", index=False)
     source = opened(tmp_path / "t.csv", target="y")
-    assert source.columns.inputs == ("a", "b", "x")
-    assert any("may number the rows: x;" in warning for warning in source.warnings) == (
-        case not in ("weekday", "noise")
-    )
+    assert source.columns.inputs == tuple(inputs.split())
+    told = [warning for warning in source.warnings if "may number" in warning]
+    assert [f": {in_doubt}" in warning for warning in told] == [True] * bool(in_doubt)
 
 
 def test_a_column_without_a_name_that_does_not_number_the_rows_is_refused(tmp_path):
@@ -277,11 +265,9 @@ def test_a_model_never_needs_the_column(tmp_path):
     """It is passed over in tables to predict, by name and by place, and in a test part."""
     FRAME.to_csv(tmp_path / "t.csv")
     FRAME.to_csv(tmp_path / "plain.csv", index=False)
-    columns = opened(tmp_path / "t.csv", test=str(tmp_path / "plain.csv")).columns
-    same(
-        opened(tmp_path / "t.csv", test=str(tmp_path / "plain.csv")),
-        opened(tmp_path / "t.csv", test=str(tmp_path / "t.csv")),
-    )
+    one, other = (opened(tmp_path / "t.csv", test=str(tmp_path / name)) for name in ("plain.csv", "t.csv"))
+    same(one, other)
+    columns = one.columns
     for known in (columns, type(columns)(()), type(columns)(("a", "b"))):
         for name, first in (("t.csv", 1), ("plain.csv", 0)):
             layout = model_layout(Table.in_files(tmp_path / name), None, known, 2, labelled=True)

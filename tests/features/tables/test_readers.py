@@ -296,31 +296,31 @@ def test_no_part_of_a_folder_is_passed_over_in_silence(tmp_path, monkeypatch, ca
         cells_of(Table.in_files(folder))
 
 
-OTHERS: dict[str, tuple[Any, str | None]] = {
-    "whole numbers": ([1, 2], None),
-    "gaps": (pyarrow.nulls(2), None),
-    "another name": ({"z": [1, 2]}, r"b\.parquet: its columns are not those of a\.parquet"),
-    "more": ({"x": [1, 2], "z": [1, 2]}, r"b\.parquet: its columns are not those of a\.parquet"),
-    "another order": ("y,x", r"b\.csv: its columns are not those of a\.csv"),
-    "fewer": ("x", r"b\.csv: its columns are not those of a\.csv"),
-    "a line": ("x,y\n1,2\n3", r"b\.csv: line 3 has 1 cells, expected 2"),
-    "another kind": (None, r"has \.csv and \.parquet files"),
+FRACTIONS = {"x": [0.5, 1.5], "y": [0, 1]}
+# A second file beside a.csv with a line of x and y, or beside a.parquet with two rows; and what is told.
+OTHERS: dict[str, tuple[str, str | dict[str, Any], str | None]] = {
+    "whole numbers": ("b.parquet", {"x": [1, 2], "y": [0, 1]}, None),
+    "gaps": ("b.parquet", {"x": pyarrow.nulls(2), "y": [0, 1]}, None),
+    "another name": ("b.parquet", {"z": [1, 2], "y": [0, 1]}, r"b\.parquet: its columns are not those of a\.parquet"),
+    "more": ("b.parquet", FRACTIONS | {"z": [1, 2]}, r"b\.parquet: its columns are not those of a\.parquet"),
+    "another order": ("b.csv", "y,x\n", r"b\.csv: its columns are not those of a\.csv"),
+    "fewer": ("b.csv", "x\n", r"b\.csv: its columns are not those of a\.csv"),
+    "a line": ("b.csv", "x,y\n1,2\n3\n", r"b\.csv: line 3 has 1 cells, expected 2"),
+    "another kind": ("a.parquet", FRACTIONS, r"has \.csv and \.parquet files"),
 }
 
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_files_unlike_the_first_are_named(tmp_path, case):
-    other, message = OTHERS[case]
-    if isinstance(other, str):
-        (tmp_path / "a.csv").write_text("x,y\n1,2\n")
-        (tmp_path / "b.csv").write_text(f"{other}\n")
+    name, content, message = OTHERS[case]
+    if name == "b.parquet":
+        save(tmp_path / "a.parquet", FRACTIONS)
     else:
-        numbers = {"x": [0.5, 1.5]}
-        columns = [numbers, numbers if other is None else other if isinstance(other, dict) else {"x": other}]
-        for name, column in zip("ab", columns, strict=True):
-            save(tmp_path / f"{name}.parquet", column | {"y": [0, 1]})
-        if other is None:
-            (tmp_path / "c.csv").write_text("x,y\n1,2\n")
+        (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    if isinstance(content, str):
+        (tmp_path / name).write_text(content)
+    else:
+        save(tmp_path / name, content)
     if message is None:
         assert len(cells_of(Table.in_files(tmp_path))) == 4
         return

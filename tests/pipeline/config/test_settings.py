@@ -79,14 +79,7 @@ BAD: dict[str, tuple[object, ...]] = {
     "data.test_fraction": ("0", "1"),
     "resources.memory_limit": ("2 potatoes",),
     "resources.workers": ("0",),
-    "resources.scheduler": (
-        "carrier-pigeon",
-        "tls://",
-        "tls://host",
-        "tls://host:",
-        "tcp://:8786",
-        "tls://me:SECRET@host:1",
-    ),
+    "resources.scheduler": ("pigeon", "tls://", "tls://host", "tcp://:8786", "tls://me:SECRET@host:1"),
     "seed": ("-1", str(2**63), [1]),
 }
 

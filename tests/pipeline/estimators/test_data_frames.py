@@ -1,7 +1,6 @@
 """DataFrames in the estimators: of numbers they are arrays with names; words are refused, with what encodes them."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from features.errors import DataError
 from pipeline import predict
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.prediction.predictor import Predictor, load_predictor
+from pipeline.prediction.predictor import load_predictor
 from sources import people
 
 ROWS, NAMES = 300, ["zip", "member", "compute"]
@@ -89,6 +88,7 @@ COLUMNS: list[tuple[Any, str]] = [
     (polars.from_pandas(NUMBERS).with_columns(s=polars.struct("zip")), "^X: column s holds lists or structs"),
     (polars.from_pandas(NUMBERS).lazy(), r"^X is a lazy frame; give X\.collect\(\)"),
     (NUMBERS.astype(pandas.SparseDtype(float)), r"^X: column zip is sparse; give X\.sparse\.to_dense\(\)"),
+    (pyarrow.Table.from_pandas(NUMBERS), r"^X is a table of Arrow; give X\.to_pandas\(\)$"),
     (NUMBERS.set_axis(["a", "b", "a"], axis=1), "^X has several columns of one name; rename them: a, b, a"),
 ]
 LABELS: list[tuple[Any, str]] = [
@@ -107,10 +107,3 @@ def test_columns_and_labels_of_no_one_kind_are_refused(given, message):
     rows, labels = (given, Y > 1) if message.startswith("^X") else (NUMBERS, given)
     with pytest.raises(ValueError, match=message):
         SLKLClassifier(50, **PLAIN).fit(rows, labels)
-
-
-def test_tables_of_arrow_are_refused():
-    machine, table = SLKLRegressor(50, **PLAIN).fit(X, Y), pyarrow.Table.from_pandas(NUMBERS)
-    for call in (machine.predict, partial(machine.fit, y=Y), Predictor(machine.to_model()).predict):
-        with pytest.raises(ValueError, match=r"X is a table of Arrow; give X\.to_pandas\(\)$"):
-            call(table)

@@ -285,16 +285,6 @@ def test_parameters_that_make_no_sense_are_named(machine, words):
     assert "--" not in str(found.value), "an estimator has no flags"
 
 
-def test_values_behind_a_mask_are_refused():
-    machine, hidden = (
-        SLKLRegressor(4, sigma2=1.0, random_state=0),
-        np.ma.masked_array(VALUES, np.arange(len(VALUES)) == 7),
-    )
-    for X, y in ((np.ma.masked_array(ROWS, ROWS > 1), VALUES), (ROWS, hidden)):
-        with pytest.raises(ValueError, match="has values that a mask hides"):
-            machine.fit(X, y)
-
-
 DAYS = np.arange(120).astype("datetime64[D]")
 
 
@@ -308,6 +298,8 @@ DAYS = np.arange(120).astype("datetime64[D]")
         ({"y": DAYS.astype(str)}, "y holds words, such as '1970-01-01'"),
         ({"y": np.resize([1.0, None], 120)}, "y: row 1 is nan; every target must be finite"),
         ({"sample_weight": DAYS}, r"sample_weight holds times"),
+        ({"X": np.ma.masked_array(ROWS, ROWS > 1)}, "has values that a mask hides"),
+        ({"y": np.ma.masked_array(VALUES, np.arange(120) == 7)}, "has values that a mask hides"),
     ],
 )
 def test_what_numpy_would_make_numbers_of_is_refused(change, words):

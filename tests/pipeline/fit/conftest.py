@@ -17,12 +17,14 @@ from storage.zarr_arrays import open_arrays
 
 
 class Rows(NamedTuple):
-    """Features and targets of both parts, kernel columns of the candidates of a Gaussian, who is held out by seed 0."""
+    """Of both parts features, targets, weights (or None), kernel columns of a Gaussian; who is held out by seed 0."""
 
     X: np.ndarray
     y: np.ndarray
     X_test: np.ndarray
     y_test: np.ndarray
+    w: Any
+    w_test: Any
     K: np.ndarray
     K_test: np.ndarray
     held_out: np.ndarray
@@ -37,11 +39,12 @@ def rows_of(features: Path) -> Callable[[Path], Rows]:
         arrays = open_arrays(FeatureLayout(features, digest).arrays)
         names = ("train/X", "train/y", "test/X", "test/y")
         X, y, X_test, y_test = (arrays[name][:] for name in names)
+        weights = (arrays[name][:] if name in arrays else None for name in ("train/weights", "test/weights"))
         centers = load(RunLayout(run).candidates).arrays
         kernel = load_model(run / "model").kernel(centers["X"], choice_of(run)["sigma2"])
         K, K_test = (kernel.block(part, out_dtype=np.float64) for part in (X, X_test))
         keys = arrays["train/keys"][:]
-        return Rows(X, y, X_test, y_test, K, K_test, draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys))
+        return Rows(X, y, X_test, y_test, *weights, K, K_test, draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys))
 
     return read
 

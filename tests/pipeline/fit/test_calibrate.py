@@ -1,6 +1,5 @@
 """The temperature of a run: from held-out rows and weights that have not seen them, against dense arithmetic."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,16 +11,14 @@ from sklearn.metrics import roc_auc_score
 
 import runs
 from cases import SERIAL
+from commands import evaluated, predicted
 from pipeline.evaluate import main as evaluate
 from pipeline.fit import calibrate, fit_model
-from pipeline.predict import main as predict
 from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.reporting.run_facts import table
 from storage.arrays import load
-from storage.files import read_record
-from storage.folder_layouts import FeatureLayout, RunLayout
-from storage.zarr_arrays import open_arrays
+from storage.folder_layouts import RunLayout
 
 COMMON = ("--centers", "60", "--sigma2", "4", *SERIAL)
 
@@ -118,14 +115,13 @@ def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(finished):
 
 @pytest.mark.parametrize("table", ["classes", "values"])
 def test_rows_and_classes_with_weights_have_the_coverage_the_ranking_and_the_quantile_of_dense_numbers(
-    finished, tables, features, tmp_path, capsys, table
+    finished, tables, tmp_path, capsys, table
 ):
     """Fits count rows and classes, quantiles the held-out rows by their own weights; so do scores of the test part."""
     asked = ("--penalty", "1", "--refit", "ridge", "--set", "data.weights=w")
     asked += ("--class-weight", "balanced") if table == "classes" else ()
     run, report, model, rows = finished(*asked, table=table)
-    stored = open_arrays(FeatureLayout(features, read_record(RunLayout(run).environment)["features"]).arrays)
-    w, w_test, used = stored["train/weights"][:], stored["test/weights"][:], ~rows.held_out
+    w, w_test, used = rows.w, rows.w_test, ~rows.held_out
     K = model.kernel(rows.X[model.center_index], 4.0).block(rows.X, out_dtype=np.float64)
     if table == "classes":
         Y, of_classes = np.where(rows.y[:, None] == np.arange(3), 1.0, -1.0), np.bincount(rows.y, w)
@@ -156,15 +152,14 @@ def test_rows_and_classes_with_weights_have_the_coverage_the_ranking_and_the_qua
         p = probabilities(decision, model.calibration)
         held |= p[np.arange(len(y)), y] == p.max(axis=1)
         areas = [roc_auc_score(y == k, decision[:, k], sample_weight=w_test) for k in range(3)]
-    assert evaluate([str(run), "--json"]) == 0
-    for told in (report, json.loads(capsys.readouterr().out)):
+    for told in (report, evaluated(capsys, run)):
         assert told["coverage"]["reached"] == pytest.approx(np.average(held, weights=w_test), rel=1e-6)
         assert told["roc_auc"] == (pytest.approx(np.mean(areas)) if table == "classes" else None)
+    assert evaluate([str(run)]) == 0
+    assert f"hold {100 * report['coverage']['reached']:.2f} % of the rows" in capsys.readouterr().out
     kept, option = pandas.read_csv(run / "predictions.csv"), "--labels" if table == "classes" else "--interval"
     np.testing.assert_allclose(kept["weight"], w_test)
-    asked = (str(run), str(tables / f"{table}.npz"), "--part", "test", "--out", str(tmp_path / "out.csv"))
-    assert predict([*asked, option, str(level), "-q"]) == 0
-    found = pandas.read_csv(tmp_path / "out.csv")
+    found = predicted(run, tables / f"{table}.npz", tmp_path, "--part", "test", option, str(level))
     if table == "classes":
         covered = found[[f"set_{k}" for k in range(3)]].to_numpy()[np.arange(len(y)), y] == 1
     else:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from cases import SERIAL
+from commands import evaluated, predicted
 from features.row_draws import draw_held_out, held_out_limit, row_keys
-from pipeline import evaluate, predict
 from pipeline.fit import choose_kernel, target_facts
 from pipeline.fit.target_facts import Labels, TargetFacts
 from pipeline.fit.workspace import Workspace
@@ -54,16 +55,14 @@ def learned(finished_run: TrainedRuns, data: Path, line: tuple[str, ...]) -> Pat
 
 def test_files_are_predicted_as_the_run_scored_them(data, learned, tmp_path, capsys):
     model, report = load_model(learned / "model"), report_of(learned)
-    assert evaluate.main([str(learned), "--json"]) == 0
-    assert f'"rmse": {report["rmse"]:.6f}'[:14] in capsys.readouterr().out
-    assert predict.main([str(learned), str(data), "--out", str(tmp_path / "out.csv"), "-q"]) == 0
+    assert evaluated(capsys, learned)["rmse"] == pytest.approx(report["rmse"], rel=1e-4)
     table = np.loadtxt(data, delimiter=",", skiprows=1)
     X = scaled(model.standardisation.apply(table[:, :12]).astype(np.float32), model.feature_scales)
     distances = ((X[:, None].astype(float) - model.centers) ** 2).sum(axis=2)
     expected = np.exp(-distances / (2 * model.sigma2)) @ model.weights + model.intercept
-    written = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)
+    written = predicted(learned, data, tmp_path)["decision"]
     rounding = 16 * np.finfo(np.float32).eps * np.abs(model.weights).sum()  # of columns and distances
-    np.testing.assert_allclose(written[:, 2], expected[:, 0], atol=rounding)
+    np.testing.assert_allclose(written, expected[:, 0], atol=rounding)
 
 
 def test_the_report_tells_which_inputs_matter(learned, line, tmp_path):
@@ -123,9 +122,7 @@ def test_the_kernel_is_that_of_the_lowest_held_out_error(chosen, name, kernel, t
     assert best < 0.8 * min(one["hold_out_error"] for one in tried if one["kernel"] != kernel)
     assert [one["kernel"] for one in tried if one["chosen"]] == [kernel]
     page = write(chosen[name], tmp_path / "page.html").read_text()
-    cells = page[page.index('<table id="kernels">') :].split("</table>")[0]
-    assert cells.count("<tr>") == len(tried) + 1
-    assert all(f"<td>{one['hold_out_error']:.6g}</td>" in cells for one in tried)
+    assert all(f"<td>{one['hold_out_error']:.6g}</td>" in page for one in tried)
 
 
 def sample_of(
@@ -180,7 +177,8 @@ def test_groups_are_together_and_the_width_of_the_lowest_error_is_taken(tmp_path
     tried = choice_of(tmp_path / "run")["tried"]
     tried = {trial["sigma2"]: trial["error"] for trial in tried if trial["n_centers"] == 40}
     ones = np.ones(3, np.float32)
-    again = [try_kernel(Sample(**sample), Trial(GaussianKernel, PLAIN, ones, width, 40)).error for width in tried]
+    with threadpool_limits(1):  # as in a run; products of few rows are slower by more
+        again = [try_kernel(Sample(**sample), Trial(GaussianKernel, PLAIN, ones, width, 40)).error for width in tried]
     np.testing.assert_allclose(again, list(tried.values()), rtol=1e-3)
     np.testing.assert_allclose(np.diff(np.log2(sorted(tried))), 1.0)
     assert min(tried) < report["sigma2"] == min(tried, key=tried.__getitem__) < max(tried)

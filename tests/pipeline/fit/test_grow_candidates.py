@@ -8,18 +8,14 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from pipeline.fit import choose_kernel, filled_settings, grow_candidates, row_blocks, target_facts
-from pipeline.solvers import candidate_budget, ladder
-from pipeline.solvers.ladder import Rung
-from runs import choice_of, keeping_statistics, model_bytes, report_of, train
-from stopping_points import stop_at_commits, until_done
+from pipeline.fit import grow_candidates, row_blocks, target_facts
+from pipeline.solvers import candidate_budget
+from runs import choice_of, keeping_statistics, report_of, train
 from storage.arrays import load
 from storage.folder_layouts import RunLayout
 
 BUDGET = ("--kernel", "gaussian", "--budget", "0.09s", *SERIAL)
 CASES = GROWS, ENDS, CLASSES = (("values", "0.3"), ("values", "4"), ("classes", "0.28"))  # tables and widths
-CHOSEN = ("values", "auto")
-SMALL = (Rung(50, 300), Rung(100, 400, begins=False))  # on which the width is chosen
 STEPS = [42, 84, 168, 337, 675]  # of all rows, which the budget pays for
 
 
@@ -31,8 +27,6 @@ def few_at_first() -> Iterator[None]:
         patch.setattr(row_blocks, "SHORT_BYTES", 2**16)  # so that blocks depend on the columns
         for module in (candidate_budget, grow_candidates):
             patch.setattr(module, "LEAST_CENTERS", 40)
-        for module in (choose_kernel, filled_settings, ladder):
-            patch.setattr(module, "RUNGS", SMALL)
         yield
 
 
@@ -40,7 +34,7 @@ def few_at_first() -> Iterator[None]:
 def grown(tables: Path, features: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
     """Finished runs, to be read only."""
     place = tmp_path_factory.mktemp("grown")
-    runs = {case: place / "-".join(case) for case in (*CASES, CHOSEN)}
+    runs = {case: place / "-".join(case) for case in CASES}
     with keeping_statistics():
         for (table, width), run in runs.items():
             train(run, features, "--sigma2", width, *BUDGET, dataset=tables / f"{table}.npz")
@@ -73,14 +67,6 @@ def test_they_grow_until_two_steps_in_a_row_gain_nothing(grown, case):
     assert load(RunLayout(run).statistics / "all.npz").arrays["gram"].shape == (kept, kept)
 
 
-def test_all_steps_have_one_width_that_is_narrower_than_that_of_the_trials(grown):
-    choice, (width, *others) = choice_of(grown[CHOSEN]), (width for _, width, _ in fits_of(grown[CHOSEN]))
-    assert set(others) == {width} == {choice["sigma2"]}
-    best = min((one for one in choice["tried"] if one["n_centers"] == 100), key=lambda one: one["error"])
-    assert width == pytest.approx(best["sigma2"] * (100 / STEPS[-1]) ** 0.15)
-    assert {width for _, width, _ in fits_of(grown[GROWS])} == {0.3}, "one that is asked for stays"
-
-
 @pytest.mark.parametrize("case", [GROWS, CLASSES], ids=["joined", "of classes"])
 def test_the_grown_gram_is_that_of_so_many_candidates_at_once(grown, case, tables, features, tmp_path):
     table, report = case[0], report_of(grown[case])
@@ -95,14 +81,3 @@ def test_the_grown_gram_is_that_of_so_many_candidates_at_once(grown, case, table
         for name in ("gram", "kty", "yty", "column_sums", "target_sums"):
             np.testing.assert_allclose(ours[name], at_once[name], rtol=1e-12, atol=1e-12)
         assert ours["weight_sum"] == at_once["weight_sum"]
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("case", [ENDS, GROWS, CHOSEN])
-def test_sessions_that_end_at_every_commit_make_the_same_model(grown, case, tables, features, tmp_path, monkeypatch):
-    """Columns that one session joins are made at once by none."""
-    run = tmp_path / "run"
-    stop_at_commits(monkeypatch, run, range(1000))
-    folders = ("--run-dir", run, "--features-dir", features)
-    assert until_done((tables / f"{case[0]}.npz", *folders, "--sigma2", case[1], *BUDGET)) > 9
-    assert model_bytes(run) == model_bytes(grown[case])

@@ -1,6 +1,5 @@
 """Centers that move: the gradient against differences, errors that fall, what is refused, what the model says."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +7,14 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from pipeline.errors import StoppedError
+from commands import evaluated, the_error
 from pipeline.estimators import SLKLRegressor
-from pipeline.evaluate import main as evaluate
 from pipeline.fit import move_centers as stage
 from pipeline.fit import workspace
+from pipeline.predict import main as predict
 from pipeline.prediction.trained_model import load_model
 from pipeline.reporting.page import page
-from pipeline.work.runner import OnExecutor
 from runs import model_bytes, report_of, train
-from stopping_points import until_done
 from storage.folder_layouts import RunLayout
 
 ASKED = ("--centers", "200", "--select", "greedy:15", *SERIAL)
@@ -76,33 +73,6 @@ def test_gradient_is_that_of_differences(place, tmp_path, intercept, weighted, m
     np.testing.assert_allclose(analytic, differences, rtol=2e-4, atol=1e-4 * np.abs(differences).max())
 
 
-TWELVE = (*ASKED[:4], "--move-centers", "12", "--set", "seed=2")
-
-
-@pytest.mark.ci
-def test_steps_give_the_same_bytes_by_any_executor_and_after_stops(place, tmp_path, monkeypatch):
-    data = {"dataset": place / "smooth.npz"}
-    report = train(tmp_path / "run", place / "features", *TWELVE, *SERIAL, **data)
-    assert report["moves"]["held_out_after"] < 0.8 * report["moves"]["held_out_before"]
-    for way in ("threads", "processes"):
-        train(tmp_path / way, place / "features", *TWELVE, "--scheduler", way, "--workers", "2", **data)
-        assert model_bytes(tmp_path / way) == model_bytes(tmp_path / "run")
-    add_up, passes = OnExecutor.add_up, []
-
-    def stopped(runner: Any, task: Any, of_pass: str, *words: Any) -> Any:
-        """Stop before each pass of the moves, once."""
-        if of_pass.startswith("moves") and of_pass not in passes:
-            passes.append(of_pass)
-            raise StoppedError("stopped by a test")
-        return add_up(runner, task, of_pass, *words)
-
-    monkeypatch.setattr(OnExecutor, "add_up", stopped)
-    line = [data["dataset"], "--run-dir", tmp_path / "stopped", "--features-dir", place / "features", *TWELVE]
-    assert until_done(line) == len(passes) + 1 > 24
-    assert not list((tmp_path / "stopped").glob("checkpoints/*"))
-    assert model_bytes(tmp_path / "stopped") == model_bytes(tmp_path / "run")
-
-
 def test_the_error_falls_and_report_and_page_say_by_how_much(place):
     stay, move = report_of(place / "stay"), report_of(place / "move")
     assert move["mse"] < 0.4 * stay["mse"]
@@ -113,21 +83,20 @@ def test_the_error_falls_and_report_and_page_say_by_how_much(place):
     assert errors[moves["kept_step"]] == min(errors) < 0.5 * errors[0]
     assert moves["held_out_after"] == pytest.approx(min(errors), rel=0.05)
     assert stay["moves"] is None
-    text = " ".join(page(RunLayout(place / "move")).split())
-    assert f"{errors[0]:.6g} to {moves['held_out_after']:.6g}" in text
-    assert text.partition('id="moves">')[2].partition("</div>")[0].count("<circle") == len(errors)
+    assert f"{errors[0]:.6g} to {moves['held_out_after']:.6g}" in " ".join(page(RunLayout(place / "move")).split())
     assert "Moved centers" not in page(RunLayout(place / "stay"))
 
 
-def test_moved_centers_are_no_training_rows(place, capsys):
+def test_moved_centers_are_no_training_rows(place, tmp_path, capsys):
     stay, move = load_model(place / "stay" / "model"), load_model(place / "move" / "model")
     assert (stay.center_index >= 0).all()
     assert (move.center_index == -1).all()
     assert move.centers.shape == stay.centers.shape
     assert not (move.centers == stay.centers).any()
-    assert evaluate([str(place / "move"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["mse"] == pytest.approx(report_of(place / "move")["mse"], rel=1e-9)
+    assert evaluated(capsys, place / "move")["mse"] == pytest.approx(report_of(place / "move")["mse"], rel=1e-9)
+    asked = ("--out", str(tmp_path / "out.csv"), "--explain", "1")
+    assert predict([str(place / "move"), str(place / "smooth.npz"), *asked]) == 2
+    assert "were moved" in the_error(capsys)
 
 
 @pytest.mark.ci

@@ -1,4 +1,7 @@
-"""Scores of candidates by tiles, and kept columns: made once, read ever after, made again where a file is gone."""
+"""Candidates that no score is computed of; kept columns: made once, read ever after, made again where a file is gone.
+
+That the scores of the others are those of dense columns is what `test_rounds.py` needs for its weights.
+"""
 
 from collections import namedtuple
 from collections.abc import Callable
@@ -10,50 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import runs
 from cases import SERIAL
-from pipeline.datasets.feature_rows import open_features
 from pipeline.fit import kept_columns, pricing
-from pipeline.kernels.exact_sums import ExactSum
-from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.work import store
 from pipeline.work.store import COLUMNS
 from runs import model_bytes
 from storage.errors import CannotWriteError
-
-
-def test_scores_are_those_of_dense_columns(tables, features, tmp_path, monkeypatch):
-    """Of all candidates, half of the tiles, and of some of them, in any order; none are those of a block before."""
-    monkeypatch.setattr(pricing, "TILE_ROWS", 64)
-    monkeypatch.setattr(pricing, "LINE_ROWS", 48)
-    real, make, entries, errors = pricing.correlate, ExactSum.__init__, [], []
-
-    def recorded(self: ExactSum, *arguments: Any) -> None:
-        make(self, *arguments)
-        errors.append(np.atleast_1d(self.error)[:-1])
-
-    monkeypatch.setattr(ExactSum, "__init__", recorded)
-
-    def compared(run: Any, name: str, residuals: np.ndarray, candidates: np.ndarray) -> Any:
-        n = run.shape.n_train
-        X = open_features(run.features).X[:n]
-        errors.clear()
-        some, others = np.split(np.random.default_rng(1).permutation(candidates)[: len(candidates) // 3 * 2], 2)
-        for members in (others, some, candidates):
-            values, square_bounds, kernel_entries = real(run, name, residuals, members)
-            K = GaussianKernel(X[members], 4.0, np.float64).block(X)
-            assert np.allclose(values, K.T @ residuals, rtol=1e-5, atol=1e-3)
-            assert np.allclose(square_bounds, K.sum(axis=0), rtol=1e-5)
-            entries.append(kernel_entries)
-        assert np.array_equal(np.max(errors, axis=0), pricing.correlation_errors(run, residuals))
-        assert entries[:2] == [n * len(some)] * 2
-        assert entries[2] < 0.65 * n * len(candidates)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pricing, "correlate", compared)
-    arguments = ("--centers", "all", "--sigma2", "4", "--set", "centers.working_set=60", "--checkpoint-every", "0.001")
-    runs.train(tmp_path / "run", features, *arguments, "--penalty", "3", dataset=tables / "classes.npz", code=75)
-    assert len(entries) == 3
 
 
 @given(seed=st.integers(0, 10**6), scale=st.floats(0.0, 1.0))

@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import log_loss
 
 from cases import SERIAL
-from commands import predicted
+from commands import evaluated, predicted
 from features.row_draws import draw_held_out, group_keys, held_out_limit
 from features.source import SourceSpec
 from pipeline.datasets.open_data import open_data
@@ -101,8 +101,7 @@ def test_test_errors_are_weighted_by_the_file_and_not_by_class(tmp_path, capsys)
     assert "test error by weight" in "\n".join(table(report))
     assert (report["weighting"]["test_weighted"], report["weighting"]["class_weight"]) == (True, "balanced")
     capsys.readouterr()
-    assert evaluate([str(tmp_path / "run"), "--json"]) == 0
-    assert f'"error_rate": {report["error_rate"]!r}' in capsys.readouterr().out
+    assert evaluated(capsys, tmp_path / "run")["error_rate"] == report["error_rate"]
 
 
 def test_weights_of_a_csv_are_a_column_by_name_or_place(tmp_path, capsys):
@@ -125,30 +124,19 @@ def test_weights_of_a_csv_are_a_column_by_name_or_place(tmp_path, capsys):
         assert "by their weights" in capsys.readouterr().out
 
 
-SEARCHED = ("--centers", "30", "--penalty", "auto", *SERIAL)
-
-
-@pytest.fixture(scope="module")
-def grouped() -> dict[str, np.ndarray]:
-    """Rows of 40 groups of unlike size, two of which a plane separates."""
+def test_no_group_is_split(tmp_path):
+    """Of 40 groups of unlike size, in two classes that a plane separates."""
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 40, 500) ** 2 // 40
     X = rng.normal(size=(40, 3))[groups] + 0.3 * rng.normal(size=(500, 3))
-    return {"X": X, "y": (X[:, 0] + 0.2 * rng.normal(size=500) > 0).astype(int), "g": groups}
-
-
-@pytest.mark.parametrize("kind", ["csv", pytest.param("zarr", marks=pytest.mark.ci)])
-def test_no_group_is_split(grouped, tmp_path, kind):
-    data = tmp_path / f"grouped.{kind}"
-    if kind == "zarr":
-        write_zarr(data, **grouped)
-    else:
-        columns = np.column_stack([grouped["X"][:, :2], grouped["g"], grouped["X"][:, 2], grouped["y"]])
-        np.savetxt(data, columns, delimiter=",", header="a,b,g,c,label", comments="", fmt="%.17g")
+    y = (X[:, 0] + 0.2 * rng.normal(size=500) > 0).astype(int)
+    data = tmp_path / "grouped.zarr"
+    write_zarr(data, X=X, y=y, g=groups)
     with keeping_statistics():
-        report = train(tmp_path / "run", tmp_path / "features", *SEARCHED, "--set", "data.groups=g", dataset=data)
+        asked = ("--centers", "30", "--penalty", "auto", *SERIAL, "--set", "data.groups=g")
+        report = train(tmp_path / "run", tmp_path / "features", *asked, dataset=data)
     source = open_data(SourceSpec(str(data), groups="g"))
-    fitted, tested = (grouped["g"][source.parts[part].numbers] for part in ("train", "test"))
+    fitted, tested = (groups[source.parts[part].numbers] for part in ("train", "test"))
     assert not np.intersect1d(fitted, tested).size
     assert len(tested) == report["n_test"] == pytest.approx(125, abs=20), "a quarter, but for groups"
     held_out = draw_held_out(0, held_out_limit(0, 0.1, [group_keys(fitted)]), group_keys(fitted))

@@ -9,7 +9,6 @@ from cases import CASES, SERIAL
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.prediction.trained_model import load_model
 from pipeline.solvers.ridge import least_squares
-from pipeline.train import main
 from runs import TrainedRuns, model_bytes, report_of
 from storage.arrays import as_dataclass, load
 from storage.folder_layouts import RunLayout
@@ -52,12 +51,3 @@ def test_a_smaller_choice_is_a_prefix(finished_run, tables, whole):
     np.testing.assert_array_equal(indices[0], indices[1][:12])
     again = finished_run(*asked, "--refit", "ridge", dataset=tables / "classes.npz")  # which a selection always has
     assert model_bytes(again) == model_bytes(few)
-
-
-def test_rows_that_are_all_equal_cannot_be_held_out(tmp_path, capsys):
-    rng = np.random.default_rng(0)
-    np.savez(tmp_path / "few.npz", X=np.ones((26, 2)), y=rng.normal(size=26))
-    for more in (["--select", "greedy:3"], ["--refit", "ridge"], ["--penalty", "auto"]):
-        run = ["--run-dir", str(tmp_path / more[1].partition(":")[0]), "--features-dir", "none"]
-        assert main([str(tmp_path / "few.npz"), *run, *more]) == 65
-        assert "samples are equal; give rows that differ" in capsys.readouterr().err

@@ -1,19 +1,12 @@
 """Which centers speak most for a prediction: against dense products, by estimator, model, command and page."""
 
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
-import pandas
 import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
-from commands import TARGETS, X, the_error
-from pipeline import predict
+from commands import TARGETS, X, predicted
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.predictor import load_predictor
-from pipeline.prediction.trained_model import save_model
-from runs import report_of, train_beside
 
 Z = np.random.default_rng(0).normal(size=(300, 3))
 
@@ -55,51 +48,26 @@ def test_images_without_rows_have_explanations_without_rows_and_a_constant_has_n
 
 
 @pytest.mark.parametrize("task", TARGETS)
-def test_the_command_names_rows_of_the_data_their_labels_and_shares(rings, ring_data, task, tmp_path, capsys):
+def test_the_command_names_rows_of_the_data_their_labels_and_shares(rings, task, tmp_path, capsys):
     """Of a model folder alone the rows are those of the training part, and labels are not known."""
-    np.savez(tmp_path / "X.npz", X=X[:20])
-    found, n = dict[str, pandas.DataFrame](), 2
-    for name in ("out.csv", "out.parquet", "model.csv"):
-        place, out = rings[task] / "model" if name == "model.csv" else rings[task], tmp_path / name
-        asked = [str(place), str(tmp_path / "X.npz"), "--out", str(out), "--explain", str(n), "-q"]
-        assert predict.main(asked) == 0
-        told = capsys.readouterr().err
-        found[name] = pandas.read_csv(out) if out.suffix == ".csv" else pandas.read_parquet(out)
-    pandas.testing.assert_frame_equal(found["out.csv"], found["out.parquet"], check_dtype=False, rtol=1e-9)
-    table, of_model, predictor = found["out.csv"], found["model.csv"], load_predictor(rings[task])
+    n, predictor = 2, load_predictor(rings[task])
+    of_run, of_model = (
+        predicted(place, X[:20], tmp_path, "--explain", str(n)) for place in (rings[task], rings[task] / "model")
+    )
+    told = capsys.readouterr().err
     model = predictor.model
     centers, added, _, total = model.decide(model.features_of(X[:20]), n)[2]
     rows, everything = model.center_index[centers], model.decide(model.features_of(X[:20]), 1000)[2].added
     for k in range(n):
         names = [f"center_{k + 1}{kind}" for kind in ("", "_label", "_share")]
-        given, labels, shares = (table[name].to_numpy() for name in names)
+        given, labels, shares = (of_run[name].to_numpy() for name in names)
         np.testing.assert_array_equal(labels, TARGETS[task][given])
         np.testing.assert_allclose(shares, added[:, k] / np.abs(everything).sum(axis=1), rtol=1e-9)
         np.testing.assert_array_equal(of_model[names[0]], rows[:, k])
         assert names[1] not in of_model
         # The row of the data is that of the center.
         np.testing.assert_allclose(model.features_of(X[given]), model.centers[centers[:, k]], rtol=1e-6)
-    np.testing.assert_allclose(table["center_total"], total, rtol=1e-9)
+    np.testing.assert_allclose(of_run["center_total"], total, rtol=1e-9)
     np.testing.assert_allclose(total, everything.sum(axis=1) / np.abs(everything).sum(axis=1), rtol=1e-6)
     few = np.count_nonzero(np.abs(total) < 0.05)
     assert (f"in {few} of 20 rows less than 0.05 of what centers add is left" in told) == (few > 10)
-    asked = [str(rings[task]), str(tmp_path / "X.npz"), "--out", "-", "--explain"]
-    assert predict.main([*asked, str(n)]) == 0
-    assert capsys.readouterr().out == (tmp_path / "out.csv").read_text()
-    assert predict.main([*asked, "0"]) == 2
-    assert "--explain 0: must be above 0" in capsys.readouterr().err
-    none = np.empty(0, np.int64)
-    constant = replace(model, centers=model.centers[:0], weights=model.weights[:0])
-    save_model(tmp_path / "constant", replace(constant, center_index=none, selection_order=none))
-    assert predict.main([str(tmp_path / "constant"), *asked[1:], "1"]) == 2
-    assert "--explain: the model is a constant" in the_error(capsys)
-
-
-@pytest.mark.ci
-def test_centers_that_have_moved_are_no_rows(tables, tmp_path, capsys):
-    moved = ("--centers", "100", "--sigma2", "1", "--select", "greedy:12", "--move-centers", "4")
-    data: Path = tables / "values.npz"
-    run = train_beside(tmp_path, "run", data, *moved)
-    assert report_of(run)["moves"]["kept_step"], "else this test shows nothing"
-    assert predict.main([str(run), str(data), "--out", str(tmp_path / "out.csv"), "--explain", "1"]) == 2
-    assert "were moved" in the_error(capsys)

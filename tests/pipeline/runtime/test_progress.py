@@ -6,7 +6,6 @@ import threading
 import time
 from contextlib import redirect_stderr
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ import runs
 from pipeline.runtime import console, progress
 from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.runtime.progress import Watch
-from pipeline.train import main
 from pipeline.work.events import Events
 from pipeline.work.runner import open_executor
 from storage.folder_layouts import RunLayout
@@ -67,21 +65,6 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a run tell how far it is every few milliseconds."""
     monkeypatch.setattr(console, "DRAW_SECONDS", 0.01)
     monkeypatch.setattr(console, "LINE_SECONDS", 0.01)
-
-
-@pytest.mark.ci
-@pytest.mark.usefixtures("often")
-def test_a_run_counts_rows_and_centers(tmp_path, tables, capsys):
-    options = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "--centers", "500"]
-    greedy = ["--select", "greedy:200", "--sigma2", "auto", "--scheduler", "serial"]
-    assert main([str(tables / "classes.npz"), *options, *greedy]) == 0
-    told = capsys.readouterr().err
-    shares = [int(share) for share in re.findall(r"solve: +(\d+)%", told)]
-    assert any(0 < share < 100 for share in shares), "it moves while the one item is under way"
-    assert all(before <= after for before, after in pairwise(shares))
-    assert re.search(r"statistics: .*\d+ of 675 rows", told)
-    assert "centers chosen on" in told
-    assert not (tmp_path / "run" / "progress").exists()
 
 
 class Terminal(io.StringIO):

@@ -120,15 +120,6 @@ def test_a_lease_that_cannot_be_read_is_neither_over_nor_followed_by_a_lower_one
         Lease.next(tmp_path / "lease")
 
 
-def test_the_time_limit_asks_once_it_is_over():
-    with stopping.listening() as stop, stop.working():
-        stop.deadline = stop.began + 0.05
-        stopping.check()
-        time.sleep(0.06)
-        with pytest.raises(StoppedError, match="time limit"):
-            stopping.check()
-
-
 def test_the_moments_of_a_table_are_not_taken_to_the_end(tmp_path, monkeypatch):
     np.savez(tmp_path / "table.npz", X=np.ones((400_000, 40), np.float32), y=np.arange(400_000) % 2)
     blocks, update = list[int](), RunningMoments.update
