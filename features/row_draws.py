@@ -15,7 +15,7 @@ _TOGETHER = 2**16  # values whose keys are computed at once: they stay in a core
 _WHOLE = re.compile(r"-?[0-9]{1,300}(\.0+|(\.[0-9]+)?e\+[0-9]+)")  # a whole number with a point or an exponent
 _HELD_OUT, _SAMPLED, _DEFORMED = 2, 5, 7  # which coins a seed throws
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the step of splitmix64
-_MOST_CATEGORIES, _MOST_COPIES = 50, 12  # fewer distinct rows, more of each, are categories rather than copies
+_MOST_CATEGORIES, _MOST_COPIES = 50, 6  # fewer distinct rows, more of each, are categories rather than copies
 
 
 def row_keys(inputs: np.ndarray) -> RowKeys:

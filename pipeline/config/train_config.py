@@ -167,8 +167,8 @@ def penalty(value: object) -> float | str:
         return str(value)
     is_fraction = isinstance(value, str) and value.startswith("max:")
     number = penalty_fraction(str(value)) if is_fraction else _number(value)
-    if not 0 < number < (1 if is_fraction else math.inf):
-        raise ValueError("must be a number above 0, none, max:F with F above 0 and below 1 such as max:1e-7, or auto")
+    if not (0 < number <= 1 if is_fraction else 0 < number < math.inf):
+        raise ValueError("must be a number above 0, none, max:F with F above 0 and at most 1 such as max:1e-7, or auto")
     return str(value) if is_fraction else number
 
 

@@ -67,7 +67,9 @@ def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
         "solves": [],
     } | ridge_summary(best)
     tried = CalibrationWeights(best.of_fit.weights.named(work.candidates), fit=best.of_fit)
-    return FinalWeights.of(np.arange(everything.n_centers), best.weights, summary), tried
+    n_centers = 0 if work.choice.get("constant") else everything.n_centers
+    final = replace(best.weights, weights=best.weights.weights[:n_centers])
+    return FinalWeights.of(np.arange(n_centers), final, summary), tried
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from features.targets import class_array, labels_from_decision
 from pipeline.datasets.feature_rows import seen
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
-from pipeline.prediction.conformal import Conformal, label_sets
+from pipeline.prediction.conformal import STEPS, Conformal, label_sets
 from pipeline.prediction.scores import INTERVAL_LEVEL, SET_LEVEL, Calibration, Sums, probabilities
 from pipeline.solvers.held_out_losses import Limits, clipped
 from storage.arrays import commit, load
@@ -290,7 +290,7 @@ class SparseKernelModel:
         try:
             if description["format_version"] != FORMAT_VERSION:
                 raise ModelFormatError("it was written by another version of this software; train again")
-            columns, conformal = description.get("columns"), arrays.get(CONFORMAL, np.empty(0)).tolist()
+            columns = description.get("columns")
             standardisation = Standardisation(arrays["standardisation_mean"], arrays["standardisation_scale"])
             model = cls(
                 task=description["task"],
@@ -304,7 +304,7 @@ class SparseKernelModel:
                 image_scale=description.get("image_scale"),
                 table_columns=None if columns is None else Columns.from_description(columns),
                 calibration=Calibration.of(description),
-                conformal=Conformal(conformal[0], tuple(conformal[1:])) if conformal else None,
+                conformal=_conformal(arrays[CONFORMAL]) if CONFORMAL in arrays else None,
                 feature_scales=arrays.get(SCALES),
                 limits=tuple(description.get("limits", ())),
             )
@@ -347,6 +347,15 @@ def _check_array(name: str, array: Any, dtype: type, *shapes: tuple[int, ...]) -
         raise ModelFormatError(f"{name} is {found}, expected {' or '.join(map(str, shapes))} {dtype.__name__}")
     if not np.isfinite(array).all():
         raise ModelFormatError(f"{name} holds a value that is not finite")
+
+
+def _conformal(array: NDArray[np.float64]) -> Conformal:
+    """Return the quantiles that an array holds: how many rows tell them, then scores that rise from 0 or above."""
+    _check_array(CONFORMAL, array, np.float64, (min(max(array.size, 1), STEPS),))
+    n_units, *quantiles = array.tolist()
+    if n_units <= 0 or sorted([0.0, *quantiles]) != [0.0, *quantiles]:
+        raise ModelFormatError(f"{CONFORMAL} holds a number of rows below 0, or scores that do not rise from 0")
+    return Conformal(n_units, tuple(quantiles))
 
 
 def _feature_spec(described: Any) -> FeatureSpec:

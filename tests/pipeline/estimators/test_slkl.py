@@ -313,7 +313,7 @@ def test_what_numpy_would_make_numbers_of_is_refused(change, words):
 def test_a_model_of_float32_centers_must_be_close_to_the_estimator():
     X, y = ROWS, VALUES
     options: dict[str, Any] = {"sigma2": "median", "random_state": 0}
-    machine = SLKLRegressor(20, standardise=False, **options).fit(X * 1e-3 + 1e6, y)
+    machine = SLKLRegressor(20, standardise=False, **options).fit(X * 1e-3 + 1e3, y)
     with pytest.raises(ValueError, match=r"float32, which moves one of these by \d.* kernel widths; standardise X"):
         machine.to_model()
     with pytest.raises(ValueError, match="too large for float32"):
@@ -395,3 +395,22 @@ def test_estimators_keep_the_conventions_of_scikit_learn(estimator, check):
 def test_every_parameter_is_described(kind):
     described = f"{SLKLRegressor.__doc__}{kind.__doc__}"
     assert not [name for name in signature(kind).parameters if f"\n    {name} : " not in described]
+
+
+@pytest.mark.parametrize(("n_columns", "n"), [(2, 60), (2, 2000), (4, 150)])
+def test_rows_of_a_few_categories_are_told_apart(n_columns, n):
+    """New rows are equal to training rows there, whose targets differ: their means are what is learned."""
+    Z = np.random.default_rng(n).integers(0, 2, (n, n_columns)).astype(float)
+    y = 3.0 * Z[:, 1] + np.random.default_rng(1).normal(size=n)
+    assert SLKLRegressor(random_state=0).fit(Z, y).score(Z, y) > 0.5
+    labels = np.where(y > 1.5, "ill", "well")
+    assert SLKLClassifier(random_state=0).fit(Z, labels).score(Z, labels) > 0.8
+
+
+def test_where_nothing_is_told_the_model_has_no_centers():
+    Z, y = np.random.default_rng(0).normal(size=(2, 30, 3))
+    constant = SLKLRegressor(random_state=0).fit(Z, y[:, 0])
+    assert len(constant.centers_) == 0
+    np.testing.assert_allclose(constant.predict(Z), y[:, 0].mean())
+    with pytest.raises(ValueError, match="the model is a constant, it has no centers"):
+        constant.explain(Z)

@@ -64,9 +64,9 @@ def test_a_set_has_the_labels_that_are_likely_enough_and_always_the_likeliest():
     assert label_sets(p, 0.1).tolist() == [[True, False, False], [False, False, True], [True, True, False]]
 
 
-def spreading(rng: np.random.Generator, n: int) -> Rows:
+def sine(rng: np.random.Generator, n: int, *, spread: bool = False) -> Rows:
     x = rng.uniform(-3, 3, (n, 1))
-    return x, np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=n) * (0.2 + np.abs(x[:, 0]))
+    return x, np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=n) * ((0.2 + np.abs(x[:, 0])) if spread else 1.0)
 
 
 def heavy(rng: np.random.Generator, n: int) -> Rows:
@@ -74,9 +74,12 @@ def heavy(rng: np.random.Generator, n: int) -> Rows:
     return x, x[:, 0] + rng.standard_t(2, n)
 
 
-def rare(rng: np.random.Generator, n: int) -> Rows:
-    how = {"n_features": 6, "n_informative": 4, "weights": [0.9], "flip_y": 0.05}
-    return datasets.make_classification(n, random_state=int(rng.integers(2**31)), **how)
+def friedman(make: Callable[..., Rows], noise: float) -> Callable[..., Rows]:
+    return lambda rng, n: make(n, noise=noise, random_state=int(rng.integers(2**31)))
+
+
+def labels(**how: Any) -> Callable[..., Rows]:
+    return lambda rng, n: datasets.make_classification(n, random_state=int(rng.integers(2**31)), **how)
 
 
 def owned(load: Callable[..., Any]) -> Callable[..., Rows]:
@@ -93,14 +96,26 @@ def owned(load: Callable[..., Any]) -> Callable[..., Rows]:
 FEW, SEVERAL, MANY = 300, 700, 2500
 NUMBERS: dict[str, tuple[Callable[..., Rows], int]] = {
     "diabetes": (owned(datasets.load_diabetes), 250),
-    "noise that spreads": (spreading, SEVERAL),
+    "first of Friedman": (friedman(datasets.make_friedman1, 1.0), SEVERAL),
+    "first of Friedman, many": (friedman(datasets.make_friedman1, 1.0), MANY),
+    "second of Friedman": (friedman(datasets.make_friedman2, 50.0), SEVERAL),
+    "third of Friedman": (friedman(datasets.make_friedman3, 0.1), FEW),
+    "sine": (sine, FEW),
+    "sine, many": (sine, MANY),
+    "noise that spreads": (lambda rng, n: sine(rng, n, spread=True), SEVERAL),
     "heavy tails": (heavy, MANY),
     "noise": (lambda rng, n: (rng.normal(size=(n, 4)), rng.normal(size=n)), FEW),
 }
 CLASSES: dict[str, tuple[Callable[..., Rows], int]] = {
     "iris": (owned(datasets.load_iris), 100),
+    "wine": (owned(datasets.load_wine), 120),
+    "cancer": (owned(datasets.load_breast_cancer), 350),
     "digits": (owned(datasets.load_digits), 1200),
-    "rare": (rare, MANY),
+    "two": (labels(n_features=8, n_informative=4, flip_y=0.15), SEVERAL),
+    "two, many": (labels(n_features=8, n_informative=4, flip_y=0.15), MANY),
+    "five": (labels(n_informative=6, n_classes=5, n_clusters_per_class=1, flip_y=0.1), SEVERAL),
+    "rare": (labels(n_features=6, n_informative=4, weights=[0.9], flip_y=0.05), MANY),
+    "moons": (lambda rng, n: datasets.make_moons(n, noise=0.4, random_state=int(rng.integers(2**31))), SEVERAL),
     "noise": (lambda rng, n: (rng.normal(size=(n, 4)), rng.integers(0, 3, n)), FEW),
 }
 

@@ -146,6 +146,16 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "standardisation_mean": (lambda a: a[:3],),
     "standardisation_scale": (lambda a: a + np.nan, lambda a: a.astype(np.float32)),
     "feature_scales": (lambda a: a[:5], lambda a: a.astype(np.float64), lambda a: a * np.nan),
+    "conformal": (
+        lambda a: a[:0],
+        lambda a: a[:, None],
+        lambda a: a.astype(np.float32),
+        lambda a: a * np.nan,
+        lambda a: a[[0, 2, 1]],
+        lambda a: a - 1.0,
+        lambda a: a * [0.0, 1.0, 1.0],
+        lambda a: np.arange(1.0, 202.0),
+    ),
 }
 SCALED = replace(make(), feature_scales=np.ones(6, np.float32), conformal=Conformal(4.0, (0.5, 0.75)))
 
@@ -155,6 +165,19 @@ def test_arrays_that_do_not_fit_are_refused(name, change):
     description, arrays = parts(SCALED)
     with pytest.raises(ModelFormatError):
         SparseKernelModel.from_parts(description, arrays | {name: change(arrays[name])})
+
+
+def test_a_part_that_is_missing_is_named():
+    description, arrays = parts(SCALED)
+    for name in description:
+        with pytest.raises(ModelFormatError, match=name):
+            SparseKernelModel.from_parts({k: v for k, v in description.items() if k != name}, arrays)
+    features = {k: v for k, v in description["features"].items() if k != "algorithm_version"}
+    with pytest.raises(ModelFormatError, match="features"):
+        SparseKernelModel.from_parts(description | {"features": features}, arrays)
+    for name in arrays.keys() - {trained_model.SCALES, trained_model.CONFORMAL}:
+        with pytest.raises(ModelFormatError, match=name):
+            SparseKernelModel.from_parts(description, {k: v for k, v in arrays.items() if k != name})
 
 
 def test_a_crafted_model_with_valid_checksums_is_refused_with_its_name(tmp_path):
