@@ -47,6 +47,7 @@ BATCH_BYTES = 4 << 20  # of a batch of parquet
 LEAST_ROWS, MOST_ROWS = 1 << 10, 1 << 14  # of a batch of parquet
 BUFFER_BYTES = 1 << 20  # of a column of parquet that is read at once, in place of all that a row group has of it
 PAGE_BYTES = 1 << 20  # of a column of parquet, about
+MOST_LINE_BYTES = 1 << 20  # of the names and of the line below them
 MOST_CELL_CHARACTERS = 1 << 30  # more than a block has; Python's csv has a limit of its own
 MOST_ROWS_READ_AGAIN = 100_000  # to find the line of one
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -101,7 +102,7 @@ class CsvFile:
     def _first(self) -> tuple[str, list[str]]:
         """The separator and the cells of the first line."""
         with open_unpacked(self.path) as stream:
-            lines = list(islice(self._lines(stream), 2))
+            lines = list(islice(self._lines(stream, MOST_LINE_BYTES), 2))
         if not lines:
             raise DataError(f"{self.path}: is empty; rows of numbers are needed")
         separator = "\t" if suffix_of(self.path) == ".tsv" else _separator_of(self.path, lines)
@@ -119,9 +120,12 @@ class CsvFile:
             raise DataError(f"{self.path}: {fault}; {remedy}")
         return separator, cells
 
-    def _lines(self, stream: BufferedReader) -> Iterator[str]:
-        """Yield the lines of a stream that are not blank. Raises DataError for one that is no text."""
-        for number, line in enumerate(stream, 1):
+    def _lines(self, stream: BufferedReader, most_bytes: int) -> Iterator[str]:
+        """Yield the lines of a stream that are not blank. Raises DataError for one that is too long, or no text."""
+        for number, line in enumerate(iter(lambda: stream.readline(most_bytes), b""), 1):
+            if len(line) == most_bytes:
+                remedy = "end lines with a line feed (dos2unix -c mac)" if b"\r" in line else "leave long texts out"
+                raise DataError(f"{self.path}: line {number} has over {most_bytes} bytes; {remedy}")
             try:
                 text = line.removeprefix(_BYTE_ORDER_MARK).decode()
             except UnicodeDecodeError as error:
@@ -155,7 +159,7 @@ class CsvFile:
         start, empty, end = 0, list[int](), list[bytes | None]()
         with open_unpacked(self.path) as stream:
             if self._header:
-                next(self._lines(stream))
+                next(self._lines(stream, MOST_LINE_BYTES))
             try:
                 with pyarrow.csv.open_csv(
                     pyarrow.PythonFile(stream, mode="r"),
@@ -229,7 +233,9 @@ class CsvFile:
     def _damage(self, words: str, start: int) -> DataError:
         """Return what is wrong with a file, from what Arrow says of it after a row."""
         with open_unpacked(self.path) as stream, suppress(csv.Error):
-            deque(self._lines(stream), maxlen=0)  # Arrow names no line that is no text.
+            deque(
+                self._lines(stream, max(MOST_LINE_BYTES, self._block_bytes)), maxlen=0
+            )  # Arrow names no line that is no text.
             n_columns = len(self._first[1])
             for line, cells in self._rows():
                 if len(cells) != n_columns and n_columns > 1:

@@ -216,6 +216,8 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {  # and the words that tell w
     "UTF-16": ("t.csv", ROWS.encode("utf-16"), "line 1 is not UTF-8 text .*iconv -f ENCODING -t UTF-8"),
     "UTF-16 without a mark": ("t.csv", ROWS.encode("utf-16-be"), "control characters"),
     "gzip by another name": ("t.csv", gzip.compress(ROWS.encode()), "line 1 is not UTF-8 text .*a packed file as .gz"),
+    "a line without end": ("t.csv", "1" * 5000, "line 1 has over 1000 bytes; leave long texts out"),
+    "carriage returns without end": ("t.csv", "1,2\r" * 500, "line 1 has over 1000 bytes; end lines with a line feed"),
     "cut": ("t.csv.gz", gzip.compress(ROWS.encode())[:-9], r"damaged \.gz file"),
     "no gzip": ("t.csv.gz", ROWS, r"damaged \.gz file"),
     "another digit": ("t.csv.gz", STORED.replace(b"1,2\n1", b"1,3\n1", 1), r"damaged \.gz file"),
@@ -224,7 +226,8 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {  # and the words that tell w
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_what_cannot_be_read_is_told_with_its_place(tmp_path, small_blocks, case):
+def test_what_cannot_be_read_is_told_with_its_place(tmp_path, monkeypatch, small_blocks, case):
+    monkeypatch.setattr(readers, "MOST_LINE_BYTES", 1000)
     name, content, message = FAULTS[case]
     with pytest.raises(DataError, match=rf"{name}: .*{message}") as caught:
         read(tmp_path / name, content)
