@@ -16,7 +16,6 @@ from functools import cached_property
 from io import BufferedReader, TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow
@@ -84,7 +83,7 @@ class CsvFile:
     decimal: what stands before the decimals of numbers, a point or a comma; numbers with the other one are refused.
     """
 
-    index_columns: Sequence[Any] = ()  # a text names none
+    index_columns: Sequence[str] = ()  # a text names none
 
     def __init__(self, path: Path, *, header: bool | None, decimal: str = ".") -> None:
         self.path, self._header, self.decimal = path, header, decimal
@@ -281,9 +280,13 @@ class ParquetFile:
         return [normal_name(name) for name in self._facts[0].names]
 
     @property
-    def index_columns(self) -> Sequence[Any]:
-        """The columns that pandas calls the index, by their names; and ranges, which are no columns."""
-        return (self._facts[0].pandas_metadata or {}).get("index_columns", ())
+    def index_columns(self) -> Sequence[str]:
+        """The columns that pandas calls the index, by their names; none where its note cannot be read."""
+        try:
+            listed = (self._facts[0].pandas_metadata or {})["index_columns"]
+            return [name for name in listed if isinstance(name, str)]  # and ranges, which are no columns
+        except (KeyError, TypeError, ValueError):
+            return ()
 
     def count_rows(self) -> int:
         return self._facts[1]
@@ -397,7 +400,7 @@ class Table:
     @cached_property
     def index(self) -> frozenset[int]:
         """Which columns are the index of a pandas frame, or have its name, and are read only where they are named."""
-        known = {normal_name(name) for name in self.parts[0].index_columns if isinstance(name, str)}
+        known = set(map(normal_name, self.parts[0].index_columns))
         names = enumerate(self.names)
         return frozenset(place for place, name in names if name in known or _PANDAS_INDEX.fullmatch(name))
 

@@ -180,6 +180,16 @@ def test_row_groups_without_rows(tmp_path):
     assert [row[0] for row in cells_of(Table.in_files(tmp_path / "t.parquet"))] == ["0", "1", "2", "0", "1"]
 
 
+NOTES = (b"not json", b"[1]", b"{}", b'{"index_columns": null}', b'{"index_columns": 5}', b"\xff")
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_a_note_of_pandas_that_cannot_be_read_names_no_index(tmp_path, note):
+    table = pyarrow.table({"a": [1.0, 2.0], "y": [0, 1]}).replace_schema_metadata({b"pandas": note})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    assert Table.in_files(tmp_path / "t.parquet").index == frozenset()
+
+
 @pytest.mark.parametrize(
     ("text", "header"), [("x\n1.0\n\n2.0\n", True), ("\nx\r\n1.0\r\n\r\n2.0", True), ("1.0\n\n2.0\n", False)]
 )
