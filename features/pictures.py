@@ -47,6 +47,8 @@ from features.source import PARTS, Keeper, Source, SourceSpec, Tick, source_of
 
 LUMINANCE = (0.2125, 0.7154, 0.0721)  # of Rec. 709, as scikit-image's rgb2gray
 LARGEST_SIDE = 128  # pixels, where no size is asked for
+MOST_PIXELS, MOST_FILE_BYTES = 1 << 26, 1 << 28  # of one picture
+Image.MAX_IMAGE_PIXELS = None  # Pillow warns of what `MOST_PIXELS` refuses.
 LARGE_BYTES = 1 << 25  # what is larger while it is decoded is decoded alone
 GAP_BYTES = 512  # A block of a disk; pictures of one colour may have as many zeros in a row.
 BLOCK_BYTES = 4 << 20  # of pixels that are decoded at once
@@ -130,6 +132,8 @@ class Decoder:
     def read(self, path: Path) -> Decoded:
         """Return the picture of a file. Raises whatever decoders do, UnavailableError where the disk fails."""
         with open_plain(path) as stream:
+            if os.fstat(stream.fileno()).st_size > MOST_FILE_BYTES:
+                raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB; save a smaller one")
             content = stream.read()
         picture = _opened(io.BytesIO(content))
         if picture.format == "PNG":
@@ -184,8 +188,11 @@ def _on_white(picture: Image.Image) -> Image.Image:
 
 
 def _opened(stream: Any) -> Image.Image:
-    """Return a picture of which only the head was read. Raises DataError where it is in no known form."""
+    """Return a picture of which only the head was read. Raises DataError where it is too large, or in no known form."""
     picture = Image.open(stream, formats=tuple(PICTURE_FORMATS))
+    if picture.width * picture.height > MOST_PIXELS:
+        told = f"has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS >> 20} million are read"
+        raise DataError(f"{told}; save a smaller one")
     check_form(picture)
     return picture
 

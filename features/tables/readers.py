@@ -232,9 +232,8 @@ class CsvFile:
     def _damage(self, words: str, start: int) -> DataError:
         """Return what is wrong with a file, from what Arrow says of it after a row."""
         with open_unpacked(self.path) as stream, suppress(csv.Error):
-            deque(
-                self._lines(stream, max(MOST_LINE_BYTES, self._block_bytes)), maxlen=0
-            )  # Arrow names no line that is no text.
+            lines = self._lines(stream, max(MOST_LINE_BYTES, self._block_bytes))
+            deque(lines, maxlen=0)  # Arrow names no line that is no text.
             n_columns = len(self._first[1])
             for line, cells in self._rows():
                 if len(cells) != n_columns and n_columns > 1:

@@ -338,6 +338,8 @@ REFUSED = [
     ("other pixels", tif(RGBA, "rgb", extrasamples=["unspecified"])),
     *(("several pictures", saved(RGB, kind, **MORE)) for kind in ("TIFF", "GIF", "PNG", "WEBP")),
     ("ends before its last pixel", saved(RGB, "JPEG")[:-100] + bytes(900)),
+    ("has 9000 x 8000 pixels, at most 64 million", b"P5 9000 8000 255\n"),
+    ("has 90000 x 8000 pixels, at most 64 million", b"P5 90000 8000 255\n"),
     ("is no picture that can be read", saved(RGB, "JPEG2000")),
 ]
 
@@ -347,6 +349,12 @@ def test_other_forms_are_refused_by_what_they_are(tmp_path, told, content):
     (tmp_path / "file").write_bytes(content)
     (said,) = _each(Decoder((40, 60), scale=65535.0).read, [tmp_path / "file"])
     assert told in said
+
+
+def test_a_file_that_is_far_too_large_is_not_read(tmp_path):
+    with (tmp_path / "file").open("wb") as stream:
+        stream.truncate(3 << 30)
+    assert [*_each(Decoder((40, 60)).read, [tmp_path / "file"])] == ["has more than 256 MiB; save a smaller one"]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
