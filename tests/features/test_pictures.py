@@ -174,7 +174,7 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
             lambda at: None,
             "training with `data.test=.*testing",
         ),
-        ({"Train/a": 2, "Train/b": 2, "Test": 2}, lambda at: None, "train on .*Train with `data.test="),
+        ({"Train/a": 2, "Train/b": 2, "Test": 2}, lambda at: None, "parts; if .*Train, then predict .*Test, else"),
         (dict.fromkeys(("set1/a", "set1/b", "set2/a", "set2/b"), 2), lambda at: None, "set1 with `data.test=.*set2"),
         ({"a_test/x": 2, "z_train/x": 2, "z_train/y": 2}, lambda at: None, "z_train with `data.test=.*a_test"),
         ({"train/a": 2, "val/a": 2}, lambda at: None, "has the folder val beside train"),
