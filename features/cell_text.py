@@ -16,11 +16,12 @@ NULL_WORDS = ("", *_NULLS.split(","))
 TRUTH_WORDS = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
 MOST_CATEGORIES = 64  # The default of data.categories: of a column with more words little is learned from each.
 UNKNOWN = -1  # place of a word that is none of a list
+COMMAS = "numbers with a comma"
 # What words may be that are none, and what to do about it: groups (>50K) and places in an order (1st) are words.
 _LOOKS = {
-    "numbers with a comma": (
+    COMMAS: (
         r"[+-]?[0-9]*,[0-9]+(e[+-]?[0-9]+)?",
-        "write decimals with points, or read a csv with `data.decimal=,`, and thousands without commas",
+        "write decimals with points and thousands without commas, or read a csv with `data.decimal=,`",
     ),
     "numbers, dates or times in another spelling": (
         r"(?!\d+(st|nd|rd|th)$)[^\w<>≤≥]*\d.*",

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from features.cell_text import (
+    COMMAS,
     UNKNOWN,
     counted,
     drop_setting,
@@ -154,7 +155,7 @@ class Learner:
 
             parts, usable = [], True
             if fault := self._fault(column, n_rows, example):
-                parts, usable = [fault], False
+                parts, usable = [fault], fault.startswith(COMMAS)  # which one setting reads
             elif column.words and not self._asked.words:
                 parts.append(f"{counted(len(column.words), 'word')}{example(WORD)}")
                 needs.add("categorical")
@@ -187,7 +188,7 @@ class Learner:
             at = example(WORD) if looks[2] == column.first[WORD][0] else f", such as {looks[2][:40]!r}"
             told = f"{looks[0]}{at}, {looks[1]}"
             repeat = len(words) <= min(self._asked.most, n_rows // LEAST_REPEATED)
-            return f"{told}, or if they are categories, {as_words}" if repeat else told
+            return f"{told}; if they are categories, {as_words}" if repeat else told
         if words and NUMBER in column.first:
             told = f"numbers and {counted(len(words), 'other word')}{example(WORD)}"
             return f"{told}; write the numbers that are meant, or nothing; if they are names, {as_words}"

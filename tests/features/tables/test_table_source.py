@@ -457,7 +457,7 @@ def test_a_table_with_decimal_commas_is_that_with_points(tmp_path):
     ("cell", "decimal", "words"),
     [
         ("17.648,46", ".", r"a \(numbers, dates or times in another spelling, such as '17\.648,46'"),
-        ("1,234", ".", r"a \(numbers with a comma, .*`data\.decimal=,`, and thousands without commas"),
+        ("1,234", ".", r"a \(numbers with a comma, .*with `data\.decimal=,`; if they .*\); mend their cells$"),
         ("17.648,46", ",", r"line 2, column a is '17\.648,46'.*take points between thousands out"),
         ("17.648", ",", r"line 2, column a is '17\.648', where decimals have commas"),
         ("2.5", ",", r"line 2, column a is '2\.5', where decimals have commas"),
