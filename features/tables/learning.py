@@ -33,6 +33,7 @@ from features.tables.encoding import ONE_HOT, EncodingRequest, Words
 from features.tables.readers import Batch, CsvFile, Table, TableLayout
 
 MOST_COMPLAINTS = 20  # Columns that are listed.
+LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
 LEAST_REPEATED = 10  # Rows for each category, on average; of fewer little is learned.
 TOGETHER = 32  # Columns of numbers that are read at once, so that a table of thousands takes no longer by cell.
 MOST_WORDS = 1000  # The most that data.categories may be: words of a column beyond are not counted.
@@ -192,6 +193,8 @@ class Learner:
         if words and NUMBER in column.first:
             told = f"numbers and {counted(len(words), 'other word')}{example(WORD)}"
             return f"{told}; write the numbers that are meant, or nothing; if they are names, {as_words}"
+        if not column.named and len(words) == column.counts[WORD] >= LEAST_IDS:
+            return f"{len(words)} words, another one in each row{example(WORD)}"
         if len(words) > self._asked.most:
             count = f"over {MOST_WORDS}" if len(words) > MOST_WORDS else len(words)
             told = f"{count} words{example(WORD)}, more than {self._asked.most}"
