@@ -131,7 +131,8 @@ TEXTS = '"a, b",c,y\n' + "".join(f"w{k},{k % 7},{k % 2}\n" for k in range(20))
 # A row of a column of numbers that are written in another way, or of dates.
 OTHERWISE = "{}.5%|{} kg|{}kg|{}\u202f000|1.{}D-01|0x{}f|{}/8|{}-510|${}|{} star|({})|−{}|~{}|{}+|1_0{}|'{}|٣{}|{}h 5m"
 OTHERWISE += "|1{} de enero de 2023|{} days 01:30:00|2020-01-{}|{}.01.2020|{}/31/20|{}:30|2020-{}|2020-01-{}T12:30Z"
-FORMS = f"{OTHERWISE}|€ {{}}|{{}} März 2020".split("|")
+OTHERWISE += "|EUR {}|US$ {}|Rs. {}|USD {}20|Dec-1{}|Mar 200{}|Jan {}20 2020|{} März 2020|Wed Jan 1{} 2020|Mon {}"
+FORMS = f"{OTHERWISE}|€ {{}}|Sunday, {{}}/5/2020|Q2 200{{}}|PT{{}}H30M|PT{{}}20M".split("|")
 SPELLINGS = "a,b,y\n" + "1.1,3,2\n1.10,1,0\n" * 9
 
 
