@@ -207,7 +207,8 @@ def given_labels(labels: Any, name: str = "y") -> Any:
         raise DataError(f"{name}: row {gap} has no label")
     held = {"words" if isinstance(cell, str | bytes) else _kind_of(cell) for cell in cells}
     if len(held) > 1 or held - {"words", "numbers"}:
-        raise DataError(f"{name} holds {' and '.join(sorted(held, reverse=True))}; give labels of one type")
+        remedy = "words (str) or numbers" if held - {"words", "numbers"} else "labels of one type"
+        raise DataError(f"{name} holds {' and '.join(sorted(held, reverse=True))}; give {remedy}")
     if array.dtype.kind == "U" or (cells and isinstance(cells[0], str)):
         _check_words(array.reshape(-1).astype(str), name)
     plain = np.array(array.tolist()) if array.dtype.kind == "O" and array.size else array

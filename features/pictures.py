@@ -44,6 +44,7 @@ from features.input_files import (
 from features.row_draws import RowKeys, row_keys
 from features.rows import Rows, Some
 from features.source import PARTS, Keeper, Source, SourceSpec, Tick, source_of
+from features.targets import check_spellings
 
 LUMINANCE = (0.2125, 0.7154, 0.0721)  # of Rec. 709, as scikit-image's rgb2gray
 LARGEST_SIDE = 128  # pixels, where no size is asked for
@@ -320,12 +321,17 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
         given.append(Rows(pictures, labels, keys=found.keys, names=names))
         read.append(found)
     classes = np.unique(given[0].y)
+    task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
+    if task != "regression":
+        check_spellings(classes, str(folders[0]), lambda k: f"the folder {classes[k]}")
+        if unknown := np.setdiff1d(given[-1].y, classes).tolist():
+            remedy = f"correct its name, or, where it is no class, train on {folders[0]} and predict {folders[-1]}"
+            raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; {remedy}")
     if all(one.removeprefix("-").isdecimal() and len(one) < 19 and str(int(one)) == one for one in classes.tolist()):
         given = [replace(rows, y=rows.y.astype(np.int64)) for rows in given]
     sha256s: Any = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
     sha256s = sha256s if len(read) > 1 else read[0].sha256
     identity = {"source": "pictures", "shape": tuple(read[0].shape), "sha256": sha256s}
-    task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
     spec, called = replace(spec, task=task), [*map(str, folders)]
     source = source_of(spec, folder.resolve().name, given, False, identity, BYTE_SCALE, called)
     notes = [note for one in read for note in one.notes]

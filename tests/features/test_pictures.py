@@ -179,10 +179,10 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
         ({"a_test/x": 2, "z_train/x": 2, "z_train/y": 2}, lambda at: None, "z_train with `data.test=.*a_test"),
         ({"train/a": 2, "val/a": 2}, lambda at: None, "has the folder val beside train"),
         ({"train/a": 2, "test/a": 2, "val/a": 2}, lambda at: None, "val beside train and test; .*`data.test=.*/test`"),
-        ({"cat": 2, "Cat": 2}, lambda at: None, "'Cat' in row 0 and 'cat' in row 2 are one label"),
+        ({"cat": 2, "Cat": 2}, lambda at: None, "the folder Cat and the folder cat are one label"),
         ({"Test/a": 2, "Test/b": 2, "Train/a": 2, "Train/b": 2}, lambda at: None, "train on .*Train with `data.test="),
         ({"train/a": 2, "train/b": 2, "test": 2}, lambda at: None, "or predict those without one"),
-        ({"train/a": 2, "train/b": 2, "test/c": 2}, lambda at: None, "row 0 has label 'c', which training data lack"),
+        ({"train/a": 2, "train/b": 2, "test/c": 2}, lambda at: None, "has the class c, which .*train lacks"),
     ],
 )
 def test_folders_of_which_nothing_can_be_learned(tmp_path, classes, harm, message):
