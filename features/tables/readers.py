@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from io import BufferedReader, TextIOWrapper
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -193,10 +193,9 @@ class CsvFile:
             more = f" and {len(empty) - 1} more have" if len(empty) > 1 else " has"
             raise DataError(f"{self.path}: line {self._line_of(empty[0])}{more} no cell; delete such lines")
         if any(b"\n" in (cell or b"") for cell in end):  # Arrow takes all that follows a lone quote for the last cell.
-            try:
-                deque(self._rows(strict=True), maxlen=0)
-            except csv.Error as error:
-                raise DataError(f"{self.path}: its quotes do not end as they should ({error}); mend them") from None
+            ((_, cells),) = deque(self._every_row('"'), maxlen=1)
+            if cells != [""]:  # of the quotes behind all
+                raise DataError(f"{self.path}: row {start - 1}: the quotes of its last cell do not end; mend them")
 
     def _cells(self, cells: "pyarrow.Array", place: int, start: int) -> "pyarrow.Array":
         """Return the cells of a column from a row on, with points for decimal commas."""
@@ -209,20 +208,24 @@ class CsvFile:
             raise DataError(f"{self.path}: {fault}; take points between thousands out, and write all decimals alike")
         return compute.replace_substring_regex(cells, _DECIMAL_COMMA, r"\1.\2")
 
-    def _rows(self, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
+    def _every_row(self, *behind: str) -> Iterator[tuple[int, list[str]]]:
         """Yield the line on which each row ends, which Arrow does not tell, and its cells, as Python reads them.
 
-        strict: whether csv.Error is raised for quotes that do not end, or have other text behind them.
+        behind: lines that are read after the last one.
         """
         csv.field_size_limit(MOST_CELL_CHARACTERS)
-        with open_unpacked(self.path) as stream:
-            text = TextIOWrapper(stream, errors="replace", newline="")
-            rows = csv.reader(text, delimiter=self.separator, strict=strict)
-            filled = (cells for cells in rows if len(cells) > 1 or any(map(str.strip, cells)))
-            if self._header:
-                next(filled)
-            for cells in filled if len(self._first[1]) > 1 else rows:
+        with open_unpacked(self.path) as stream, TextIOWrapper(stream, errors="replace", newline="") as text:
+            rows = csv.reader(chain(text, behind), delimiter=self.separator)
+            for cells in rows:
                 yield rows.line_num, cells
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield those of every row that are none of names, and not blank unless there is one column."""
+        rows = self._every_row()
+        filled = ((line, cells) for line, cells in rows if len(cells) > 1 or any(map(str.strip, cells)))
+        if self._header:
+            next(filled)
+        yield from filled if len(self._first[1]) > 1 else rows
 
     def _line_of(self, row: int) -> int:
         """Return the line on which a row of the file ends; reads the file up to there."""

@@ -67,6 +67,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CELLS = ["1", "a b", " 7 ", "1e5", "é", "NA", "\ufeff", "", '"x, y"', '"say ""so"""', 'half"quote', '"two\nlines"']
+CELLS.append('"text"behind quotes')
 LINE_END = st.sampled_from(["\n", "\r\n", "\n\n", "\n \n"])
 
 
@@ -217,7 +218,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {  # and the words that tell w
     "behind blank lines": ("t.csv", "\n" + ROWS.replace("\n", "\n \n\n") + "1\n", "line 125 has 1 cells"),
     "behind text after quotes": ("t.csv", 'a,b\n"1"x,2\n1,2,3\n', "line 3 has 3 cells, expected 2"),
     "behind long cells": ("t.csv", 'a,b\n1,"2\n\n"\n' * 9 + "1\n", "line 37 has 1 cells"),
-    "a quote": ("t.csv", ROWS + '1,"2\n1,3\n', "its quotes do not end"),
+    "a quote": ("t.csv", ROWS + '1,"2\n1,3\n', "row 40: the quotes of its last cell do not end; mend them"),
     "a quote far from the end": ("t.csv", ROWS + '1,"2\n' + ROWS, r"after row \d+ \(a line, or a cell in quotes, does"),
     "a quote in the header": ("t.csv", 'a,"b\n1,2\n', "end quotes on it"),
     "carriage returns": ("t.csv", ROWS.replace("\n", "\r"), "and lines with a line feed"),
