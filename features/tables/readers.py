@@ -104,6 +104,8 @@ class CsvFile:
             lines = list(islice(self._lines(stream, MOST_LINE_BYTES), 2))
         if not lines:
             raise DataError(f"{self.path}: is empty; rows of numbers are needed")
+        if lines[0].lower().startswith("sep="):
+            raise DataError(f"{self.path}: its first line, {lines[0].strip()!r:.60}, is a note for Excel; take it out")
         separator = "\t" if suffix_of(self.path) == ".tsv" else _separator_of(self.path, lines)
         try:
             (cells,) = csv.reader(lines[:1], delimiter=separator, strict=True)

@@ -212,6 +212,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {  # and the words that tell w
     "two columns without a name": ("t.csv", "a,y,,\n1,2,,\n", "columns 2 and 3 have no name"),
     "lines of commas": ("t.csv", ROWS + ",\n" * 40, "line 42 and 39 more have no cell"),
     "separators that are mixed": ("t.csv", "a;b\n1\t2\n", "line 2 has 1 cells, expected 2"),
+    "a note for Excel": ("t.csv", "sep=;\na;b\n1;2\n", "'sep=;', is a note for Excel; take it out"),
     "two separators": ("t.csv", "Price, EUR, net;y\n1,5,2;2\n", "separated by ',' or ';'"),
     "control characters": ("t.csv", "a,b\x1b[2J\n1,2\n", r"control characters \('b\\x1b\[2J'\)"),
     "a long row": ("t.csv", ROWS + "1,2,3\n" + ROWS, "line 42 has 3 cells, expected 2"),
