@@ -207,9 +207,10 @@ def given_labels(labels: Any, name: str = "y") -> Any:
         raise DataError(f"{name}: row {gap} has no label")
     held = {"words" if isinstance(cell, str | bytes) else _kind_of(cell) for cell in cells}
     if len(held) > 1 or held - {"words", "numbers"}:
-        raise DataError(f"{name} holds {' and '.join(sorted(held, reverse=True))}; give labels of one type")
-    if array.size and isinstance(array.reshape(-1)[0], str):
-        _check_no_gap(array.reshape(-1).astype(str), name)
+        remedy = "words (str) or numbers" if held - {"words", "numbers"} else "labels of one type"
+        raise DataError(f"{name} holds {' and '.join(sorted(held, reverse=True))}; give {remedy}")
+    if array.dtype.kind == "U" or (cells and isinstance(cells[0], str)):
+        _check_words(array.reshape(-1).astype(str), name)
     plain = np.array(array.tolist()) if array.dtype.kind == "O" and array.size else array
     return plain if plain.dtype.kind in "biuf" else labels
 
@@ -258,7 +259,7 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
     if labels.dtype.kind not in "biufU":
         raise DataError(f"{name} holds {labels.dtype} values; numbers or strings are needed")
     if labels.dtype.kind == "U":
-        _check_no_gap(labels.reshape(-1), name)
+        _check_words(labels.reshape(-1), name)
         texts, of_rows = np.unique(labels, return_inverse=True)
         labels = np.array([composed(text) for text in texts.tolist()])[of_rows]
     if labels.dtype.kind == "f":
@@ -267,8 +268,12 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
     return labels
 
 
-def _check_no_gap(texts: np.ndarray, name: str) -> None:
-    """Raise DataError for a label (n,) that is a missing cell of a table."""
+def _check_words(texts: np.ndarray, name: str) -> None:
+    """Raise DataError for a label (n,) that is a missing cell of a table, or has a character that no text has."""
+    try:  # An array may hold any 32 bits for a character.
+        "".join(texts.tolist()).encode()
+    except (ValueError, SystemError):
+        raise DataError(f"{name} holds a character that no text has (a lone surrogate?); mend it") from None
     if (bad := np.flatnonzero(np.isin(np.strings.strip(texts), NULL_WORDS))).size:
         found = f"{texts[bad[0]].item()!r}; if that is a label, write it otherwise"
         raise DataError(f"{name}: row {bad[0]} has no label ({found})")

@@ -16,14 +16,25 @@ NULL_WORDS = ("", *_NULLS.split(","))
 TRUTH_WORDS = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
 MOST_CATEGORIES = 64  # The default of data.categories: of a column with more words little is learned from each.
 UNKNOWN = -1  # place of a word that is none of a list
+COMMAS = "numbers with a comma"
+# What may stand before the first digit of an amount, a day, a quarter of a year or a duration.
+_CURRENCY = (
+    r"[a-z]{0,3}[$€£¥₹]|usd|eur|gbp|chf|jpy|inr|cny|cad|aud|sek|nok|dkk|pln|czk|huf|brl|mxn|zar|(rs|kr)\.?(?=\s)"
+)
+_WEEKDAY = r"((mon|tues?|wed(nes)?|thu(rs)?|fri|sat(ur)?|sun)(day)?[.,]?\s+)?"
+_MONTH = (
+    r"jan(uary?)?|feb(ruary?)?|mar(ch)?|märz?|apr(il)?|ma[iy]|jun[ei]?|jul[iy]?|aug(ust)?|sept?(ember)?|o[ck]t(ober)?|"
+    r"nov(ember)?|de[cz](ember)?"
+)
+_BEFORE = rf"(({_CURRENCY})\s?|{_WEEKDAY}(({_MONTH})[.,/\s-]+)?|q[1-4][/\s-](?=\d{{4}})|p(?=t?\d+[dhmswy])t?)"
 # What words may be that are none, and what to do about it: groups (>50K) and places in an order (1st) are words.
 _LOOKS = {
-    "numbers with a comma": (
+    COMMAS: (
         r"[+-]?[0-9]*,[0-9]+(e[+-]?[0-9]+)?",
-        "write decimals with points, or read a csv with `data.decimal=,`, and thousands without commas",
+        "write decimals with points and thousands without commas, or read a csv with `data.decimal=,`",
     ),
     "numbers, dates or times in another spelling": (
-        r"(?!\d+(st|nd|rd|th)$)[^\w<>≤≥]*\d.*",
+        rf"(?!\d+(st|nd|rd|th)$){_BEFORE}[^\w<>≤≥]*\d.*",
         "write plain numbers (1234.5), and days, years or seconds as such",
     ),
 }

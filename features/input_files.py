@@ -298,8 +298,10 @@ def check_classes(folder: Path) -> None:
         alike = sorted(_picture_folders(first) & _picture_folders(second))
         are_parts = all(PART_NAMES.fullmatch(path.name) for path in (first, second))
         if len(alike) > 1 or (are_parts and _picture_folders(first)):
-            told = f"{first.name} and {second.name} look like parts (folders of pictures in both: {shown(alike, 3)})"
-            remedy = f"if they are, train on {first} with `data.test={second}`, else put each class into one folder"
+            told = f"{first.name} and {second.name} look like parts"
+            told += f" (folders of pictures in both: {shown(alike, 3)})" if alike else ""
+            remedy = f" with `data.test={second}`" if _picture_folders(second) else f", then predict {second}"
+            remedy = f"if they are, train on {first}{remedy}, else put each class into one folder"
             raise DataError(f"{folder}: {told}; {remedy}")
 
 

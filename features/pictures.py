@@ -44,9 +44,12 @@ from features.input_files import (
 from features.row_draws import RowKeys, row_keys
 from features.rows import Rows, Some
 from features.source import PARTS, Keeper, Source, SourceSpec, Tick, source_of
+from features.targets import check_spellings
 
 LUMINANCE = (0.2125, 0.7154, 0.0721)  # of Rec. 709, as scikit-image's rgb2gray
 LARGEST_SIDE = 128  # pixels, where no size is asked for
+MOST_PIXELS, MOST_FILE_BYTES = 1 << 26, 1 << 28  # of one picture
+Image.MAX_IMAGE_PIXELS = None  # Pillow warns of what `MOST_PIXELS` refuses.
 LARGE_BYTES = 1 << 25  # what is larger while it is decoded is decoded alone
 GAP_BYTES = 512  # A block of a disk; pictures of one colour may have as many zeros in a row.
 BLOCK_BYTES = 4 << 20  # of pixels that are decoded at once
@@ -130,6 +133,8 @@ class Decoder:
     def read(self, path: Path) -> Decoded:
         """Return the picture of a file. Raises whatever decoders do, UnavailableError where the disk fails."""
         with open_plain(path) as stream:
+            if os.fstat(stream.fileno()).st_size > MOST_FILE_BYTES:
+                raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB; save a smaller one")
             content = stream.read()
         picture = _opened(io.BytesIO(content))
         if picture.format == "PNG":
@@ -184,8 +189,11 @@ def _on_white(picture: Image.Image) -> Image.Image:
 
 
 def _opened(stream: Any) -> Image.Image:
-    """Return a picture of which only the head was read. Raises DataError where it is in no known form."""
+    """Return a picture of which only the head was read. Raises DataError where it is too large, or in no known form."""
     picture = Image.open(stream, formats=tuple(PICTURE_FORMATS))
+    if picture.width * picture.height > MOST_PIXELS:
+        told = f"has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS >> 20} million are read"
+        raise DataError(f"{told}; save a smaller one")
     check_form(picture)
     return picture
 
@@ -313,12 +321,17 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
         given.append(Rows(pictures, labels, keys=found.keys, names=names))
         read.append(found)
     classes = np.unique(given[0].y)
+    task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
+    if task != "regression":
+        check_spellings(classes, str(folders[0]), lambda k: f"the folder {classes[k]}")
+        if unknown := np.setdiff1d(given[-1].y, classes).tolist():
+            remedy = f"correct its name, or, where it is no class, train on {folders[0]} and predict {folders[-1]}"
+            raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; {remedy}")
     if all(one.removeprefix("-").isdecimal() and len(one) < 19 and str(int(one)) == one for one in classes.tolist()):
         given = [replace(rows, y=rows.y.astype(np.int64)) for rows in given]
     sha256s: Any = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
     sha256s = sha256s if len(read) > 1 else read[0].sha256
     identity = {"source": "pictures", "shape": tuple(read[0].shape), "sha256": sha256s}
-    task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
     spec, called = replace(spec, task=task), [*map(str, folders)]
     source = source_of(spec, folder.resolve().name, given, False, identity, BYTE_SCALE, called)
     notes = [note for one in read for note in one.notes]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from features.cell_text import (
+    COMMAS,
     UNKNOWN,
     counted,
     drop_setting,
@@ -32,6 +33,7 @@ from features.tables.encoding import ONE_HOT, EncodingRequest, Words
 from features.tables.readers import Batch, CsvFile, Table, TableLayout
 
 MOST_COMPLAINTS = 20  # Columns that are listed.
+LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
 LEAST_REPEATED = 10  # Rows for each category, on average; of fewer little is learned.
 TOGETHER = 32  # Columns of numbers that are read at once, so that a table of thousands takes no longer by cell.
 MOST_WORDS = 1000  # The most that data.categories may be: words of a column beyond are not counted.
@@ -154,7 +156,7 @@ class Learner:
 
             parts, usable = [], True
             if fault := self._fault(column, n_rows, example):
-                parts, usable = [fault], False
+                parts, usable = [fault], fault.startswith(COMMAS)  # which one setting reads
             elif column.words and not self._asked.words:
                 parts.append(f"{counted(len(column.words), 'word')}{example(WORD)}")
                 needs.add("categorical")
@@ -187,10 +189,12 @@ class Learner:
             at = example(WORD) if looks[2] == column.first[WORD][0] else f", such as {looks[2][:40]!r}"
             told = f"{looks[0]}{at}, {looks[1]}"
             repeat = len(words) <= min(self._asked.most, n_rows // LEAST_REPEATED)
-            return f"{told}, or if they are categories, {as_words}" if repeat else told
+            return f"{told}; if they are categories, {as_words}" if repeat else told
         if words and NUMBER in column.first:
             told = f"numbers and {counted(len(words), 'other word')}{example(WORD)}"
             return f"{told}; write the numbers that are meant, or nothing; if they are names, {as_words}"
+        if not column.named and len(words) == column.counts[WORD] >= LEAST_IDS:
+            return f"{len(words)} words, another one in each row{example(WORD)}"
         if len(words) > self._asked.most:
             count = f"over {MOST_WORDS}" if len(words) > MOST_WORDS else len(words)
             told = f"{count} words{example(WORD)}, more than {self._asked.most}"

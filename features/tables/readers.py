@@ -14,9 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from io import BufferedReader, TextIOWrapper
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow
@@ -47,6 +46,7 @@ BATCH_BYTES = 4 << 20  # of a batch of parquet
 LEAST_ROWS, MOST_ROWS = 1 << 10, 1 << 14  # of a batch of parquet
 BUFFER_BYTES = 1 << 20  # of a column of parquet that is read at once, in place of all that a row group has of it
 PAGE_BYTES = 1 << 20  # of a column of parquet, about
+MOST_LINE_BYTES = 1 << 20  # of the names and of the line below them
 MOST_CELL_CHARACTERS = 1 << 30  # more than a block has; Python's csv has a limit of its own
 MOST_ROWS_READ_AGAIN = 100_000  # to find the line of one
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -83,7 +83,7 @@ class CsvFile:
     decimal: what stands before the decimals of numbers, a point or a comma; numbers with the other one are refused.
     """
 
-    index_columns: Sequence[Any] = ()  # a text names none
+    index_columns: Sequence[str] = ()  # a text names none
 
     def __init__(self, path: Path, *, header: bool | None, decimal: str = ".") -> None:
         self.path, self._header, self.decimal = path, header, decimal
@@ -101,9 +101,11 @@ class CsvFile:
     def _first(self) -> tuple[str, list[str]]:
         """The separator and the cells of the first line."""
         with open_unpacked(self.path) as stream:
-            lines = list(islice(self._lines(stream), 2))
+            lines = list(islice(self._lines(stream, MOST_LINE_BYTES), 2))
         if not lines:
             raise DataError(f"{self.path}: is empty; rows of numbers are needed")
+        if lines[0].lower().startswith("sep="):
+            raise DataError(f"{self.path}: its first line, {lines[0].strip()!r:.60}, is a note for Excel; take it out")
         separator = "\t" if suffix_of(self.path) == ".tsv" else _separator_of(self.path, lines)
         try:
             (cells,) = csv.reader(lines[:1], delimiter=separator, strict=True)
@@ -119,9 +121,12 @@ class CsvFile:
             raise DataError(f"{self.path}: {fault}; {remedy}")
         return separator, cells
 
-    def _lines(self, stream: BufferedReader) -> Iterator[str]:
-        """Yield the lines of a stream that are not blank. Raises DataError for one that is no text."""
-        for number, line in enumerate(stream, 1):
+    def _lines(self, stream: BufferedReader, most_bytes: int) -> Iterator[str]:
+        """Yield the lines of a stream that are not blank. Raises DataError for one that is too long, or no text."""
+        for number, line in enumerate(iter(lambda: stream.readline(most_bytes), b""), 1):
+            if len(line) == most_bytes:
+                remedy = "end lines with a line feed (dos2unix -c mac)" if b"\r" in line else "leave long texts out"
+                raise DataError(f"{self.path}: line {number} has over {most_bytes} bytes; {remedy}")
             try:
                 text = line.removeprefix(_BYTE_ORDER_MARK).decode()
             except UnicodeDecodeError as error:
@@ -155,7 +160,7 @@ class CsvFile:
         start, empty, end = 0, list[int](), list[bytes | None]()
         with open_unpacked(self.path) as stream:
             if self._header:
-                next(self._lines(stream))
+                next(self._lines(stream, MOST_LINE_BYTES))
             try:
                 with pyarrow.csv.open_csv(
                     pyarrow.PythonFile(stream, mode="r"),
@@ -190,10 +195,9 @@ class CsvFile:
             more = f" and {len(empty) - 1} more have" if len(empty) > 1 else " has"
             raise DataError(f"{self.path}: line {self._line_of(empty[0])}{more} no cell; delete such lines")
         if any(b"\n" in (cell or b"") for cell in end):  # Arrow takes all that follows a lone quote for the last cell.
-            try:
-                deque(self._rows(strict=True), maxlen=0)
-            except csv.Error as error:
-                raise DataError(f"{self.path}: its quotes do not end as they should ({error}); mend them") from None
+            ((_, cells),) = deque(self._every_row('"'), maxlen=1)
+            if cells != [""]:  # of the quotes behind all
+                raise DataError(f"{self.path}: row {start - 1}: the quotes of its last cell do not end; mend them")
 
     def _cells(self, cells: "pyarrow.Array", place: int, start: int) -> "pyarrow.Array":
         """Return the cells of a column from a row on, with points for decimal commas."""
@@ -206,20 +210,24 @@ class CsvFile:
             raise DataError(f"{self.path}: {fault}; take points between thousands out, and write all decimals alike")
         return compute.replace_substring_regex(cells, _DECIMAL_COMMA, r"\1.\2")
 
-    def _rows(self, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
+    def _every_row(self, *behind: str) -> Iterator[tuple[int, list[str]]]:
         """Yield the line on which each row ends, which Arrow does not tell, and its cells, as Python reads them.
 
-        strict: whether csv.Error is raised for quotes that do not end, or have other text behind them.
+        behind: lines that are read after the last one.
         """
         csv.field_size_limit(MOST_CELL_CHARACTERS)
-        with open_unpacked(self.path) as stream:
-            text = TextIOWrapper(stream, errors="replace", newline="")
-            rows = csv.reader(text, delimiter=self.separator, strict=strict)
-            filled = (cells for cells in rows if len(cells) > 1 or any(map(str.strip, cells)))
-            if self._header:
-                next(filled)
-            for cells in filled if len(self._first[1]) > 1 else rows:
+        with open_unpacked(self.path) as stream, TextIOWrapper(stream, errors="replace", newline="") as text:
+            rows = csv.reader(chain(text, behind), delimiter=self.separator)
+            for cells in rows:
                 yield rows.line_num, cells
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield those of every row that are none of names, and not blank unless there is one column."""
+        rows = self._every_row()
+        filled = ((line, cells) for line, cells in rows if len(cells) > 1 or any(map(str.strip, cells)))
+        if self._header:
+            next(filled)
+        yield from filled if len(self._first[1]) > 1 else rows
 
     def _line_of(self, row: int) -> int:
         """Return the line on which a row of the file ends; reads the file up to there."""
@@ -229,7 +237,8 @@ class CsvFile:
     def _damage(self, words: str, start: int) -> DataError:
         """Return what is wrong with a file, from what Arrow says of it after a row."""
         with open_unpacked(self.path) as stream, suppress(csv.Error):
-            deque(self._lines(stream), maxlen=0)  # Arrow names no line that is no text.
+            lines = self._lines(stream, max(MOST_LINE_BYTES, self._block_bytes))
+            deque(lines, maxlen=0)  # Arrow names no line that is no text.
             n_columns = len(self._first[1])
             for line, cells in self._rows():
                 if len(cells) != n_columns and n_columns > 1:
@@ -275,9 +284,13 @@ class ParquetFile:
         return [normal_name(name) for name in self._facts[0].names]
 
     @property
-    def index_columns(self) -> Sequence[Any]:
-        """The columns that pandas calls the index, by their names; and ranges, which are no columns."""
-        return (self._facts[0].pandas_metadata or {}).get("index_columns", ())
+    def index_columns(self) -> Sequence[str]:
+        """The columns that pandas calls the index, by their names; none where its note cannot be read."""
+        try:
+            listed = (self._facts[0].pandas_metadata or {})["index_columns"]
+            return [name for name in listed if isinstance(name, str)]  # and ranges, which are no columns
+        except (KeyError, TypeError, ValueError):
+            return ()
 
     def count_rows(self) -> int:
         return self._facts[1]
@@ -391,7 +404,7 @@ class Table:
     @cached_property
     def index(self) -> frozenset[int]:
         """Which columns are the index of a pandas frame, or have its name, and are read only where they are named."""
-        known = {normal_name(name) for name in self.parts[0].index_columns if isinstance(name, str)}
+        known = set(map(normal_name, self.parts[0].index_columns))
         names = enumerate(self.names)
         return frozenset(place for place, name in names if name in known or _PANDAS_INDEX.fullmatch(name))
 

@@ -174,15 +174,15 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
             lambda at: None,
             "training with `data.test=.*testing",
         ),
-        ({"Train/a": 2, "Train/b": 2, "Test": 2}, lambda at: None, "train on .*Train with `data.test="),
+        ({"Train/a": 2, "Train/b": 2, "Test": 2}, lambda at: None, "parts; if .*Train, then predict .*Test, else"),
         (dict.fromkeys(("set1/a", "set1/b", "set2/a", "set2/b"), 2), lambda at: None, "set1 with `data.test=.*set2"),
         ({"a_test/x": 2, "z_train/x": 2, "z_train/y": 2}, lambda at: None, "z_train with `data.test=.*a_test"),
         ({"train/a": 2, "val/a": 2}, lambda at: None, "has the folder val beside train"),
         ({"train/a": 2, "test/a": 2, "val/a": 2}, lambda at: None, "val beside train and test; .*`data.test=.*/test`"),
-        ({"cat": 2, "Cat": 2}, lambda at: None, "'Cat' in row 0 and 'cat' in row 2 are one label"),
+        ({"cat": 2, "Cat": 2}, lambda at: None, "the folder Cat and the folder cat are one label"),
         ({"Test/a": 2, "Test/b": 2, "Train/a": 2, "Train/b": 2}, lambda at: None, "train on .*Train with `data.test="),
         ({"train/a": 2, "train/b": 2, "test": 2}, lambda at: None, "or predict those without one"),
-        ({"train/a": 2, "train/b": 2, "test/c": 2}, lambda at: None, "row 0 has label 'c', which training data lack"),
+        ({"train/a": 2, "train/b": 2, "test/c": 2}, lambda at: None, "has the class c, which .*train lacks"),
     ],
 )
 def test_folders_of_which_nothing_can_be_learned(tmp_path, classes, harm, message):
@@ -338,6 +338,8 @@ REFUSED = [
     ("other pixels", tif(RGBA, "rgb", extrasamples=["unspecified"])),
     *(("several pictures", saved(RGB, kind, **MORE)) for kind in ("TIFF", "GIF", "PNG", "WEBP")),
     ("ends before its last pixel", saved(RGB, "JPEG")[:-100] + bytes(900)),
+    ("has 9000 x 8000 pixels, at most 64 million", b"P5 9000 8000 255\n"),
+    ("has 90000 x 8000 pixels, at most 64 million", b"P5 90000 8000 255\n"),
     ("is no picture that can be read", saved(RGB, "JPEG2000")),
 ]
 
@@ -347,6 +349,12 @@ def test_other_forms_are_refused_by_what_they_are(tmp_path, told, content):
     (tmp_path / "file").write_bytes(content)
     (said,) = _each(Decoder((40, 60), scale=65535.0).read, [tmp_path / "file"])
     assert told in said
+
+
+def test_a_file_that_is_far_too_large_is_not_read(tmp_path):
+    with (tmp_path / "file").open("wb") as stream:
+        stream.truncate(3 << 30)
+    assert [*_each(Decoder((40, 60)).read, [tmp_path / "file"])] == ["has more than 256 MiB; save a smaller one"]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])

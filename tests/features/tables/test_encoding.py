@@ -258,7 +258,10 @@ def test_what_is_in_order_by_no_chance_is_left_out(data):
     assert RowOrder.of(["x", "z"], [None, ()], codes, one_file).left_out == ((0,) if expected else ())
     assert RowOrder.of(["x", "z"], [(), ()], codes, one_file) == RowOrder()
     assert RowOrder.of(["x", "z"], [None, ()], codes, one_file, ["x"]) == RowOrder()
-    RowOrder.of(["id", "z"], [None, ()], np.where(codes > 3, np.inf, codes), one_file)  # raises nothing
+    infinite, missing = (
+        RowOrder.of(["id", "z"], [None, ()], np.where(codes > 3, other, codes), one_file) for other in (np.inf, np.nan)
+    )
+    assert infinite == missing, "infinite cells are not passed over as missing ones are"
 
 
 def test_a_model_never_needs_the_column(tmp_path):

@@ -67,6 +67,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CELLS = ["1", "a b", " 7 ", "1e5", "é", "NA", "\ufeff", "", '"x, y"', '"say ""so"""', 'half"quote', '"two\nlines"']
+CELLS.append('"text"behind quotes')
 LINE_END = st.sampled_from(["\n", "\r\n", "\n\n", "\n \n"])
 
 
@@ -180,6 +181,16 @@ def test_row_groups_without_rows(tmp_path):
     assert [row[0] for row in cells_of(Table.in_files(tmp_path / "t.parquet"))] == ["0", "1", "2", "0", "1"]
 
 
+NOTES = (b"not json", b"[1]", b"{}", b'{"index_columns": null}', b'{"index_columns": 5}', b"\xff")
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_a_note_of_pandas_that_cannot_be_read_names_no_index(tmp_path, note):
+    table = pyarrow.table({"a": [1.0, 2.0], "y": [0, 1]}).replace_schema_metadata({b"pandas": note})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    assert Table.in_files(tmp_path / "t.parquet").index == frozenset()
+
+
 @pytest.mark.parametrize(
     ("text", "header"), [("x\n1.0\n\n2.0\n", True), ("\nx\r\n1.0\r\n\r\n2.0", True), ("1.0\n\n2.0\n", False)]
 )
@@ -201,13 +212,14 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {  # and the words that tell w
     "two columns without a name": ("t.csv", "a,y,,\n1,2,,\n", "columns 2 and 3 have no name"),
     "lines of commas": ("t.csv", ROWS + ",\n" * 40, "line 42 and 39 more have no cell"),
     "separators that are mixed": ("t.csv", "a;b\n1\t2\n", "line 2 has 1 cells, expected 2"),
+    "a note for Excel": ("t.csv", "sep=;\na;b\n1;2\n", "'sep=;', is a note for Excel; take it out"),
     "two separators": ("t.csv", "Price, EUR, net;y\n1,5,2;2\n", "separated by ',' or ';'"),
     "control characters": ("t.csv", "a,b\x1b[2J\n1,2\n", r"control characters \('b\\x1b\[2J'\)"),
     "a long row": ("t.csv", ROWS + "1,2,3\n" + ROWS, "line 42 has 3 cells, expected 2"),
     "behind blank lines": ("t.csv", "\n" + ROWS.replace("\n", "\n \n\n") + "1\n", "line 125 has 1 cells"),
     "behind text after quotes": ("t.csv", 'a,b\n"1"x,2\n1,2,3\n', "line 3 has 3 cells, expected 2"),
     "behind long cells": ("t.csv", 'a,b\n1,"2\n\n"\n' * 9 + "1\n", "line 37 has 1 cells"),
-    "a quote": ("t.csv", ROWS + '1,"2\n1,3\n', "its quotes do not end"),
+    "a quote": ("t.csv", ROWS + '1,"2\n1,3\n', "row 40: the quotes of its last cell do not end; mend them"),
     "a quote far from the end": ("t.csv", ROWS + '1,"2\n' + ROWS, r"after row \d+ \(a line, or a cell in quotes, does"),
     "a quote in the header": ("t.csv", 'a,"b\n1,2\n', "end quotes on it"),
     "carriage returns": ("t.csv", ROWS.replace("\n", "\r"), "and lines with a line feed"),
@@ -216,6 +228,8 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {  # and the words that tell w
     "UTF-16": ("t.csv", ROWS.encode("utf-16"), "line 1 is not UTF-8 text .*iconv -f ENCODING -t UTF-8"),
     "UTF-16 without a mark": ("t.csv", ROWS.encode("utf-16-be"), "control characters"),
     "gzip by another name": ("t.csv", gzip.compress(ROWS.encode()), "line 1 is not UTF-8 text .*a packed file as .gz"),
+    "a line without end": ("t.csv", "1" * 5000, "line 1 has over 1000 bytes; leave long texts out"),
+    "carriage returns without end": ("t.csv", "1,2\r" * 500, "line 1 has over 1000 bytes; end lines with a line feed"),
     "cut": ("t.csv.gz", gzip.compress(ROWS.encode())[:-9], r"damaged \.gz file"),
     "no gzip": ("t.csv.gz", ROWS, r"damaged \.gz file"),
     "another digit": ("t.csv.gz", STORED.replace(b"1,2\n1", b"1,3\n1", 1), r"damaged \.gz file"),
@@ -224,7 +238,8 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {  # and the words that tell w
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_what_cannot_be_read_is_told_with_its_place(tmp_path, small_blocks, case):
+def test_what_cannot_be_read_is_told_with_its_place(tmp_path, monkeypatch, small_blocks, case):
+    monkeypatch.setattr(readers, "MOST_LINE_BYTES", 1000)
     name, content, message = FAULTS[case]
     with pytest.raises(DataError, match=rf"{name}: .*{message}") as caught:
         read(tmp_path / name, content)

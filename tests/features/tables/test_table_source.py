@@ -131,7 +131,8 @@ TEXTS = '"a, b",c,y\n' + "".join(f"w{k},{k % 7},{k % 2}\n" for k in range(20))
 # A row of a column of numbers that are written in another way, or of dates.
 OTHERWISE = "{}.5%|{} kg|{}kg|{}\u202f000|1.{}D-01|0x{}f|{}/8|{}-510|${}|{} star|({})|−{}|~{}|{}+|1_0{}|'{}|٣{}|{}h 5m"
 OTHERWISE += "|1{} de enero de 2023|{} days 01:30:00|2020-01-{}|{}.01.2020|{}/31/20|{}:30|2020-{}|2020-01-{}T12:30Z"
-FORMS = f"{OTHERWISE}|€ {{}}|{{}} März 2020".split("|")
+OTHERWISE += "|EUR {}|US$ {}|Rs. {}|USD {}20|Dec-1{}|Mar 200{}|Jan {}20 2020|{} März 2020|Wed Jan 1{} 2020|Mon {}"
+FORMS = f"{OTHERWISE}|€ {{}}|Sunday, {{}}/5/2020|Q2 200{{}}|PT{{}}H30M|PT{{}}20M".split("|")
 SPELLINGS = "a,b,y\n" + "1.1,3,2\n1.10,1,0\n" * 9
 
 
@@ -153,7 +154,8 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     (WORDS + "24,red,inf,y\n", ENCODED | {"columns": ("age", "color")}, "age (1 infinite", "`data.columns=color`"),
     (WIDE, {"drop": ("t",)}, "a (9 of 10 missing, the first in line 3)", MISSING),
     (rows_of_a([""] * 18), {}, "a (no cell", DROP),
-    (TEXTS, {"categories": 9}, "a, b (20 words", '`data.drop="a, b"`'),
+    (TEXTS, {}, "a, b (20 words, another one in each row, such as 'w0' in line 2)", '`data.drop="a, b"`'),
+    (rows_of_a(f"w{k}" for k in range(60)), ENCODED, "a (60 words, another one in each row", DROP),
     (rows_of_a(f"w{k}" for k in range(1002)), ENCODED | {"categories": 1000}, "over 1000 words", DROP),
     (rows_of_a(f"w{k % 70}" for k in range(99)), ENCODED, "more than 64", DROP),
     (CODES, {}, "zip (9 words, such as '00' in line 2)", ONEHOT),
@@ -457,7 +459,7 @@ def test_a_table_with_decimal_commas_is_that_with_points(tmp_path):
     ("cell", "decimal", "words"),
     [
         ("17.648,46", ".", r"a \(numbers, dates or times in another spelling, such as '17\.648,46'"),
-        ("1,234", ".", r"a \(numbers with a comma, .*`data\.decimal=,`, and thousands without commas"),
+        ("1,234", ".", r"a \(numbers with a comma, .*with `data\.decimal=,`; if they .*\); mend their cells$"),
         ("17.648,46", ",", r"line 2, column a is '17\.648,46'.*take points between thousands out"),
         ("17.648", ",", r"line 2, column a is '17\.648', where decimals have commas"),
         ("2.5", ",", r"line 2, column a is '2\.5', where decimals have commas"),

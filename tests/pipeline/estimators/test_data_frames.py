@@ -95,6 +95,7 @@ LABELS: list[tuple[Any, str]] = [
     (np.array(["True", "TRUE", "False"] * 100), "^y: 'TRUE' and 'True' are one label in two spellings"),
     (np.array(["a", "nan", "b"] * 100), r"^y: row 1 has no label \('nan'; if that is a label"),
     (np.array([True, "x", 1] * 100, object), "^y holds words and numbers; give labels of one type"),
+    (PEOPLE["since"].dt.date, r"^y holds (times|objects of type date; give words \(str\) or numbers)"),
     (pandas.Series(["a", pandas.NA, "b"] * 100, dtype="string"), "^y: row 1 has no label"),
     (pandas.array([True, None, False] * 100, dtype="boolean"), "^y: row 1 has no label"),
     (pandas.date_range("2020-01-01", periods=ROWS), "^y holds times"),
