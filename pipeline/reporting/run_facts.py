@@ -380,7 +380,7 @@ def problem_lines(report: dict[str, Any]) -> list[str]:
     width = f"sigma2 {report['sigma2']:g}"
     chosen = next((one for one in report["kernels_tried"] or () if one["chosen"]), None)
     if chosen and chosen["sigma2"] != report["sigma2"]:
-        width += f" (narrowed from {chosen['sigma2']:g} as candidates grew)"
+        width += f" ({chosen['sigma2']:g} where the kernel was chosen, on {counted(chosen['n_centers'], 'candidate')})"
     refit = f"least squares on {{}}, ridge {report['hold_out']['ridge']:.3g}" if report["refit"] else ""
     if report["select"]:
         problem = f"select {report['select']}"
