@@ -27,6 +27,8 @@ from storage.folders import holder
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
 SAVED = ("passes/*/sums-*.npz", "checkpoints/*.npz", "scores/*.npz", "solutions/*.npz")
 LOW_RECALL, WORST_CLASSES = 0.9, 10  # below which the table of a run names classes, and how many
+RARE_SHARE = 0.1  # of the rows: a smaller class is told whatever its recall
+MISSED_RECALL = 0.5  # of a rare class, below which class weights are advised
 LEAST_SHARE = 0.001  # of a feature in squared distances that is told as a number
 SCALES = {"plain": "as they are", "diagonal": "with a scale each", "metric": "with a metric"}
 
@@ -325,8 +327,26 @@ def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:
         shown = low[:WORST_CLASSES]
         which = "" if len(low) == len(shown) else f"; the lowest {len(shown)}"
         lines += [f"recall below {100 * LOW_RECALL:g} %: {len(low)} of {len(by_class)} classes{which}"] if low else []
+        shown += [k for k in _rare(by_class) if k not in shown][:WORST_CLASSES]
     width = max((len(str(by_class[k]["label"])) for k in shown), default=0) + 1
     return lines + [_class_line(by_class[k], numbers, k, width) for k in shown]
+
+
+def _rare(by_class: list[dict[str, Any]]) -> list[int]:
+    """Return the places of classes of few rows: a tenth of all at most, and half of what each of as many has."""
+    most = min(RARE_SHARE, 0.5 / len(by_class)) * sum(one["rows"] for one in by_class)
+    told = [k for k in by_recall(by_class) if by_class[k]["recall"] is not None]
+    return [k for k in told if by_class[k]["rows"] < most]
+
+
+def missed_words(by_class: list[dict[str, Any]]) -> list[str]:
+    """Return the advice for rare classes of low recall, for scores of a model without class weights."""
+    missed = [str(by_class[k]["label"]) for k in _rare(by_class) if by_class[k]["recall"] < MISSED_RECALL]
+    if not missed:
+        return []
+    names = ", ".join(missed[:WORST_CLASSES])
+    advice = "`data.class_weight=balanced` finds more of their rows, and takes more others for them"
+    return [f"rare classes with a recall below {100 * MISSED_RECALL:g} %: {names}; {advice}"]
 
 
 def by_recall(by_class: list[dict[str, Any]]) -> list[int]:

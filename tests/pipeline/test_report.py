@@ -263,7 +263,11 @@ def test_a_run_tells_of_the_classes_that_it_misses(features, tmp_path, capsys):
     recall = report["by_class"][1]["recall"]
     assert 0.1 < recall < 0.5, "else this test shows nothing"
     assert evaluate([str(run)]) == 0
-    for told in (shown, capsys.readouterr().out):
+    again = capsys.readouterr()
+    assert "`" not in shown
+    assert "--class-weight balanced" in shown
+    assert "rare classes with a recall below 50 %: yes; --class-weight balanced" in again.err
+    for told in (shown, again.out):
         assert f"{100 * n_rare / 300:.2f} % error (always no)" in told
         assert f"class yes: recall {100 * recall:.2f} %" in " ".join(told.split())
         assert f"({n_rare} rows, {report['confusion'][1][0]} taken for no)" in told
@@ -362,6 +366,14 @@ def test_a_calibration_curve_has_groups_of_equal_counts_that_are_told(images):
     assert figure["x"].endswith(f" {report['n_test'] // n_groups} test rows")
     few = replace(kept, weights=np.where(np.arange(len(kept.rows)) < 199, kept.weights, 0.0))
     assert report_page._reliability(predictor.model, few) is None, "199 rows make no two groups"
+
+
+def test_a_rare_class_is_told_whatever_its_recall():
+    """Of three classes with 45, 45 and 10 rows and then 50, 41 and 9, all of them found."""
+    for rows, told in {(45, 45, 10): 0, (50, 41, 9): 1}.items():
+        classes = [{"label": k, "rows": n, "recall": 1.0, "precision": 1.0} for k, n in enumerate(rows)]
+        numbers = {"baseline": {"label": 0, "error_rate": 0.5}, "by_class": classes, "confusion": np.diag(rows)}
+        assert len(run_facts.class_lines(numbers, few=True)) == 1 + told
 
 
 def test_a_choice_between_equal_errors_is_no_constant():
