@@ -33,6 +33,7 @@ from pipeline.reporting import page as report_page
 from pipeline.reporting import run_facts
 from pipeline.reporting.page import Axis, Lines, environment, plot
 from runs import report_of, sizes_and_times, train, train_beside
+from storage.files import read_record, write_record
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -93,6 +94,10 @@ def test_the_numbers_are_those_of_the_report(trained, capsys):
     for words in ("objective against", "relative gap against", "active candidates against", "share that is right"):
         assert any(title.startswith(words) for title in titles)
     assert "Not shown" not in text
+    advised = read_record(run / "report.json") | {"warnings": ["try `solver.penalty=auto`"]}
+    write_record(run / "report.json", advised)
+    assert main([str(run)]) == 0
+    assert ">WARNING: try --penalty auto<" in (run / "report.html").read_text(), "as the terminal tells it"
 
 
 def test_misclassified_images_are_those_the_model_is_wrong_about(images, tmp_path):
@@ -149,13 +154,17 @@ def test_a_failed_run_says_why_and_how_it_goes_on(images, tmp_path):
     for name in ("report.json", "report.html"):
         (run / name).unlink(missing_ok=True)
     error = {"time": "now", "event": "error", "error": "OSError", "traceback": "Traceback:\nOSError: no disk\nat 3\n"}
+    warning, note = "left out, as they number the rows: id", "2 pictures left out, which cannot be read: a.png"
+    told = [{"event": "warning", "message": warning}] * 2 + [{"event": "message", "message": note}, error]
     with (run / "log.jsonl").open("a") as log:
-        log.write(json.dumps(error) + "\n")
+        log.writelines(json.dumps(one) + "\n" for one in told)
     found = page_of(run, tmp_path / "page.html")
     status, log = texts(found, "pre")[0], texts(found, "pre")[-1]
     assert "last error: OSError\n" in status
     assert "continue with: " in status
     assert "OSError: no disk" in log
+    boxes = [text for text in texts(found, "p") if text.startswith("Warning: ")]
+    assert boxes[-2:] == [f"Warning: {warning}", f"Warning: {note}"], "each once, also those of earlier sessions"
 
 
 def test_labels_are_text_and_never_markup_and_data_that_are_gone_leave_the_rest(tmp_path):
