@@ -29,6 +29,7 @@ SAVED = ("passes/*/sums-*.npz", "checkpoints/*.npz", "scores/*.npz", "solutions/
 LOW_RECALL, WORST_CLASSES = 0.9, 10  # below which the table of a run names classes, and how many
 RARE_SHARE = 0.1  # of the rows: a smaller class is told whatever its recall
 MISSED_RECALL = 0.5  # of a rare class, below which class weights are advised
+MOST_REASON = 100  # letters of why a run of several is damaged
 LEAST_SHARE = 0.001  # of a feature in squared distances that is told as a number
 SCALES = {"plain": "as they are", "diagonal": "with a scale each", "metric": "with a metric"}
 
@@ -113,8 +114,10 @@ def overview(runs: list[dict[str, Any]]) -> list[str]:
             done = f"{progress['done'] / progress['total']:.0%}"
         seconds = f"{sum(cost['wall_seconds'] for cost in stages.values()):.1f}" if stages else ""
         state = "damaged" if facts["damaged"] else facts["state"]
-        rows.append((state, facts.get("stage") or "", done, error, seconds, centers, facts["run"]))
-    return [printable("{:<12}{:<12}{:>5}{:>13}{:>10}{:>9}  {}".format(*row)) for row in rows]
+        reason = facts["damaged"][0] if facts["damaged"] else facts["last_error"] if state == "unreadable" else ""
+        folder = facts["run"] + (f": {reason:.{MOST_REASON}}" if reason else "")
+        rows.append((state, facts.get("stage") or "", done, error, seconds, centers, folder))
+    return [printable("{:<12}{:<12}{:>5}{:>16}{:>10}{:>9}  {}".format(*row)) for row in rows]
 
 
 def lines(facts: dict[str, Any]) -> list[str]:
