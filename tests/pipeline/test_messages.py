@@ -100,6 +100,7 @@ CASES = {
     "train: too little memory": Case(f"{DIGITS} --memory-limit 100MiB", 71, "--memory-limit"),
     "train: nothing to resume": Case(f"{DIGITS} --resume require", 66, "holds no run"),
     "train: a run of another version": Case("train x --run-dir {old} --resume auto", 78, "is of another version"),
+    "train: a run as data": Case("train {words} --run-dir {out}/run", 2, "a run; continue it with --run-dir"),
     "evaluate: a run of another version": Case("evaluate {old}", 78, "is of another version"),
     "train: a scheduler without a key": Case(f"{DIGITS} --scheduler tls://127.0.0.1:9", 2, "COMM__TLS__CLIENT__KEY"),
     "train: a setting without effect": Case(f"{DIGITS} --set data.drop=a", 2, "no effect"),
