@@ -195,7 +195,7 @@ def table(report: dict[str, Any]) -> list[str]:
         lines.append(column_words(report))
     lines += [move_words(report)] if report["moves"] else []
     if report["penalised"]:
-        lines.append(f"{before_words(report)}: {error_words(report['penalised'], report)}")
+        lines.append(error_words(report["penalised"], report, f" {before_words(report)}"))
     lines += [error_words(report, report), *class_lines(report, few=True), *ranking_words(report)]
     if numbers := report["probabilities"]:
         lines.append(f"{probability_words(numbers)}; {calibration_words(numbers)}")
@@ -298,9 +298,9 @@ def before_words(report: dict[str, Any]) -> str:
     return " and ".join(words for words, was in done.items() if was)
 
 
-def error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
-    """Return the test error of a report, or that of other scores in it."""
-    by = by_weight(report)
+def error_words(errors: dict[str, Any], report: dict[str, Any], when: str = "") -> str:
+    """Return the test error of a report, or that of other scores in it, of a time that `when` tells."""
+    by = by_weight(report) + when
     if errors["mse"] is None:
         return f"test error{by}: {100 * errors['error_rate']:.2f} % ({errors['n_errors']} of {report['n_test']})"
     return f"test mean squared error{by}: {value_words(errors)}"
@@ -364,7 +364,7 @@ def _class_line(one: Mapping[str, Any], numbers: Mapping[str, Any], k: int, widt
     precision = "never predicted" if one["precision"] is None else f"precision {100 * one['precision']:6.2f} %"
     other = max((j for j in range(len(others)) if j != k), key=lambda j: others[j])
     taken = f", {others[other]} taken for {numbers['by_class'][other]['label']}" if others[other] else ""
-    return f"{start}recall {100 * one['recall']:6.2f} %, {precision} ({one['rows']} rows{taken})"
+    return f"{start}recall {100 * one['recall']:6.2f} %, {precision} ({counted(one['rows'], 'row')}{taken})"
 
 
 def calibration_words(numbers: Mapping[str, Any]) -> str:
@@ -391,8 +391,9 @@ def ranking_words(numbers: Mapping[str, Any]) -> list[str]:
 
 def coverage_words(numbers: Mapping[str, float], task: str) -> str:
     """Return what share of the test rows intervals or sets hold, at the level at which scores are told."""
-    sets = f"sets of {numbers['size']:.3g} labels on average"
-    what = f"intervals of width {numbers['size']:.4g}" if task == "regression" else sets
+    size = f"{numbers['size']:.3g}"
+    sets = f"sets of {size} {'label' if size == '1' else 'labels'} on average"
+    what = f"intervals of width {numbers['size']:.6g}" if task == "regression" else sets
     held = f"{100 * numbers['reached']:.2f} % of the rows"
     return f"coverage: {what}, made to hold {100 * numbers['level']:g} % of new rows, hold {held}"
 
@@ -411,10 +412,11 @@ def problem_lines(report: dict[str, Any]) -> list[str]:
         problem = refit.format("all of them")
     else:
         problem = f"penalty {report['penalty']:g}" + (refit and f", then {refit.format('the centers it kept')}")
-    data = f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
+    rows = f"{counted(report['n_train'], 'training row')}, {counted(report['n_test'], 'test row')}"
+    features = counted(report["n_features"], f"{report['features']} feature")
     return [
-        f"{data}{report['n_features']} {report['features']} features, {report['task']}",
-        f"{report['n_centers']} candidates, {kernel}{width}, {problem}",
+        f"{report['dataset']}: {rows}, {features}, {report['task']}",
+        f"{counted(report['n_centers'], 'candidate')}, {kernel}{width}, {problem}",
     ]
 
 

@@ -146,7 +146,7 @@ def test_what_a_run_did_has_its_plots(finished_run, tables, tmp_path, asked, hea
     found = page_of(finished_run(*asked.split(), dataset=tables / "classes.npz"), tmp_path / "page.html")
     assert heading in texts(found, "h2")
     assert any(name.startswith(title) for name in texts(found, "title"))
-    assert ("Before the refit:" in (tmp_path / "page.html").read_text()) == ("--refit" in asked)
+    assert ("error before the refit:" in (tmp_path / "page.html").read_text()) == ("--refit" in asked)
 
 
 def test_a_failed_run_says_why_and_how_it_goes_on(images, tmp_path):
