@@ -173,7 +173,10 @@ CASES = {
     "predict: a setting of a file": Case(f"{PREDICT} --set seed=2", 2, "--set", {"X": X}),
     "predict: a regression": Case(f"predict {{regression}} {OUT} --probabilities", 2, "no probabilities", {"X": X}),
     "predict: an interval of classes": Case(f"{PREDICT} --interval 0.9", 2, "the model is of classes", {"X": X}),
-    "predict: labels of values": Case(f"predict {{regression}} {OUT} --labels 0.9", 2, "use --interval", {"X": X}),
+    "predict: labels of values": Case(
+        f"predict {{regression}} {OUT} --labels 0.9", 2, "has no labels; use --interval", {"X": X}
+    ),
+    "predict: two folders": Case("predict {words} {rows} {empty} --out {out}/a.csv", 2, "name one folder, or files"),
     "predict: a level above the highest": Case(f"{PREDICT} --labels 0.999", 2, "highest level is 0.995", {"X": X}),
     "predict: a level for more rows": Case(f"{PREDICT} --labels 0.995", 2, "support levels up to", {"X": X}),
     "predict: a level in percent": Case(f"{PREDICT} --labels 95", 2, "between 0 and 1; found 95.0", {"X": X}),
