@@ -442,10 +442,9 @@ def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int, n_canc
     """Return what a user should know of the rows: so many are far from every center, in so many centers cancel."""
     told, n_rows = [*examples.notes, *unknown_words(examples.unknown)], examples.n_rows
     if 2 * n_cancelled > n_rows:
-        fault = (
-            f"in {n_cancelled} of {n_rows} rows less than {CANCELLED:g} of what centers add is left when it is summed"
-        )
-        told.append(f"{fault} (center_total): the centers named explain little")
+        lost = f"less than {CANCELLED:g} of what centers add is left when it is summed (center_total)"
+        advice = "train with --penalty max:1e-3 for centers that explain more, at a higher error"
+        told.append(f"in {n_cancelled} of {n_rows} rows {lost}: the centers named explain little; {advice}")
     if 2 * n_far <= n_rows:
         return told
     value = "the intercept" if model.intercept.any() else "0, there is no intercept"
