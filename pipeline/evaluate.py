@@ -10,7 +10,15 @@ from typing import Any
 
 from features.cell_text import counted
 from pipeline.config.command_line import add_data_options, command_parser
-from pipeline.reporting.run_facts import class_lines, coverage_words, probability_words, ranking_words, value_words
+from pipeline.config.settings import worded
+from pipeline.reporting.run_facts import (
+    class_lines,
+    coverage_words,
+    missed_words,
+    probability_words,
+    ranking_words,
+    value_words,
+)
 from pipeline.runtime import stopping
 from pipeline.runtime.console import answered
 
@@ -52,6 +60,9 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     started = time.perf_counter()
     numbers, n_far = score_examples(model, examples)
     seconds = time.perf_counter() - started
+    config, warnings = predictor.config, warnings_of(model, examples, n_far)
+    if config is not None and config.data.class_weight is None and numbers["by_class"]:
+        warnings += map(worded, missed_words(numbers["by_class"]))
     return {
         "model": str(arguments.model),
         "data": examples.name,
@@ -63,7 +74,7 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
         "labels": list(model.labels) or None,
         "weighted": any(piece.weights is not None for piece in examples.pieces),
         "n_far": n_far,
-        "warnings": warnings_of(model, examples, n_far),
+        "warnings": warnings,
         "seconds": seconds,
         "rows_per_second": examples.n_rows / seconds,
     }

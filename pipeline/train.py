@@ -19,9 +19,10 @@ from features.errors import DataError, UsageError
 from pipeline.config.command_line import RESUME, Arguments, check_plain, parse, program
 from pipeline.config.settings import ARGUMENTS, SETTINGS, flat, lines, load, worded
 from pipeline.errors import ConfigError, ExitCode, PipelineError, StoppedError
-from pipeline.runtime import stopping
+from pipeline.runtime import run_folder, stopping
 from pipeline.runtime.console import answered
 from storage.errors import StorageError
+from storage.folder_layouts import RunLayout
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     from pipeline.session import TrainedRun
@@ -46,7 +47,7 @@ def train(
     Parameters
     ----------
     dataset : str or path
-        Name of a data set, or path of your data. "": what the file of `config` names.
+        Name of a data set, or path of your data. "": what the file of `config` names, or those of a run that goes on.
     run_dir, resume, config, quiet
         As the options of the command.
     settings : dict or None
@@ -146,6 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(asked: Arguments) -> "TrainedRun | None":
+    asked = replace(asked, dataset=_dataset_of(asked))
     loaded = load(asked.dataset, asked.config, asked.assignments)
     asked = replace(asked, dataset=asked.dataset or loaded.config.dataset)
     if asked.print_config and asked.resume == "never":
@@ -154,6 +156,18 @@ def _train(asked: Arguments) -> "TrainedRun | None":
     from pipeline.session import run_session  # brings numpy and numba, which --help and --print-config do without
 
     return run_session(asked, loaded)
+
+
+def _dataset_of(asked: Arguments) -> str:
+    """Return the data that are named, or those of the run that goes on. Raises ConfigError for the folder of a run."""
+    named = RunLayout(Path(asked.dataset))
+    if asked.dataset and named.config.is_file() and named.environment.is_file():
+        remedy = f"continue it with `run_dir={asked.dataset}` `resume=auto`, and no DATASET"
+        raise ConfigError(f"{asked.dataset}: is the folder of a run; {remedy}")
+    if asked.dataset or asked.config or asked.run_dir is None or asked.resume == "never":
+        return asked.dataset
+    layout = RunLayout(asked.run_dir)
+    return run_folder.frozen_config(layout).dataset if layout.config.exists() else ""
 
 
 class _Called(ModuleType):

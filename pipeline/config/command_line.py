@@ -116,7 +116,7 @@ def parse(argv: Sequence[str] | None) -> Arguments:
 def _train_parser() -> argparse.ArgumentParser:
     usage = f"{program('train')} DATASET [options]"
     parser = command_parser("train", "Train a sparse, certified kernel machine.", DATASETS, usage)
-    told = "what to train on, see below (default: what the file of --config names)"
+    told = "what to train on, see below (default: that of the run, or of the file of --config)"
     parser.add_argument("dataset", metavar="DATASET", nargs="?", default="", help=told)
     first = parser.add_argument_group("most used")
     first.add_argument("--run-dir", type=Path, metavar="DIR", help="folder of the run (default: a new one in runs/)")

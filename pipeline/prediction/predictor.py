@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from features.array_sources import PART_KEYS, SPLIT_KEYS, Keys, is_frame, label_array, npz_archive, numeric, read_array
-from features.cell_text import normal_name
+from features.cell_text import counted, normal_name, shown
 from features.descriptors import feature_length
 from features.errors import DataError, UsageError
 from features.images import IDX_FILES, idx_files, input_shape, read_idx
@@ -49,6 +49,7 @@ from storage.zarr_arrays import row_blocks
 
 BLOCK_BYTES = 64 * 2**20
 MOST_BLOCK_ROWS = 2**16
+MOST_KNOWN = 12  # classes of a model that an error lists
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +158,9 @@ def open_examples(asked: ExampleRequest, predictor: Predictor) -> Examples:
     config, data = predictor.config, asked.data
     others = [file for file in (data or "", *asked.more) if not is_picture(Path(file).name)]
     if asked.more and others:
-        raise UsageError(f"{others[0]}: several files must all be pictures ({', '.join(PICTURE_SUFFIXES)})")
+        raise UsageError(
+            f"{others[0]}: several DATA must all be pictures ({', '.join(PICTURE_SUFFIXES)}); name one folder, or files"
+        )
     if data is None and config is None:
         raise ConfigError("DATA is missing: only the folder of a run knows its data")
     named = data is None or data in NAMED
@@ -289,7 +292,9 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, 
         at, pictures = place.resolve(), Pictures(place, names, decoder, found)
         labels = [class_of(name) if place == folder and "/" in name else (at / name).parent.name for name in names]
         if asked.labelled and set(labels).isdisjoint(map(str, model.labels)):
-            raise DataError(f"{folder}: has no folders of the model's classes to compare with; use pipeline.predict")
+            told, known = shown(sorted(set(labels))), shown(map(str, model.labels), MOST_KNOWN)
+            fault = f"has pictures in folders of {told}, and the model knows {known}"
+            raise DataError(f"{folder}: {fault}; call them so, or use pipeline.predict, which needs no classes")
         piece = _array_piece(str(folder), pictures, np.array(labels) if asked.labelled else None)
         pieces.append(replace(piece, names=names))
         notes += () if found is None else found.notes
@@ -307,6 +312,9 @@ def _open_table(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> 
     known, n_inputs = model.table_columns, math.prod(model.input_shape)
     header, decimal = (None, ".") if known is None else (known.header, known.decimal)
     table, columns = Table.in_files(path, header=header, decimal=decimal), known or Columns(())
+    if model.image_scale is not None and len(table.names) < n_inputs:
+        has = f"has {counted(len(table.names), 'column')}"
+        raise DataError(f"{table.path}: {has}, and the model is of pictures, of {n_inputs} values each; give pictures")
     layout = model_layout(table, asked.target, columns, n_inputs, labelled=asked.labelled)
     reader = cell_reader(columns, layout.input_names)
     of_target = CellReader([table.names[layout.target or 0]], [None])
@@ -434,10 +442,9 @@ def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int, n_canc
     """Return what a user should know of the rows: so many are far from every center, in so many centers cancel."""
     told, n_rows = [*examples.notes, *unknown_words(examples.unknown)], examples.n_rows
     if 2 * n_cancelled > n_rows:
-        fault = (
-            f"in {n_cancelled} of {n_rows} rows less than {CANCELLED:g} of what centers add is left when it is summed"
-        )
-        told.append(f"{fault} (center_total): the centers named explain little")
+        lost = f"less than {CANCELLED:g} of what centers add is left when it is summed (center_total)"
+        advice = "train with --penalty max:1e-3 for centers that explain more, at a higher error"
+        told.append(f"in {n_cancelled} of {n_rows} rows {lost}: the centers named explain little; {advice}")
     if 2 * n_far <= n_rows:
         return told
     value = "the intercept" if model.intercept.any() else "0, there is no intercept"

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from features.open_source import PUBLISHED, cache_folder, given_folder, missing_files
 from features.rows import Rows
 from pipeline.config.command_line import program
+from pipeline.config.settings import worded
 from pipeline.config.train_config import TrainConfig
 from pipeline.prediction.predictor import (
     ExampleRequest,
@@ -70,7 +71,9 @@ IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?!size).+\n)+')
 def environment() -> jinja2.Environment:
     """Return what reads the templates, `page.html.j2` and `drawing.html.j2`, which escape every text."""
     folder = jinja2.FileSystemLoader(Path(__file__).parent)
-    return jinja2.Environment(loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    made = jinja2.Environment(loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    made.filters["worded"] = worded
+    return made
 
 
 def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
@@ -108,6 +111,7 @@ def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
         "settings": tried(notes, "settings", lambda: IMAGE_SETTINGS.sub(r"\1", read_plain(layout.config).decode())),
         "command": stored.get("command"),
         "versions": stored.get("environment") or {},
+        "warnings": _warnings(log),
         "log": [_log_line(one) for one in log[-MOST_LOG_LINES:]],
         **_of_predictions(predictor, notes, damaged),
         "notes": damaged + notes,
@@ -328,6 +332,12 @@ def _confusion(report: dict[str, Any]) -> dict[str, Any]:
         "most": commonest[0][0] if commonest else 1,
         "commonest": [(labels[j], labels[k], count) for count, j, k in commonest],
     }
+
+
+def _warnings(log: list[dict[str, Any]]) -> list[str]:
+    """Return what a run has warned of, and what of its data it has left out, each once."""
+    told = ((one.get("event"), one.get("message", "")) for one in log)
+    return [*dict.fromkeys(words for event, words in told if event == "warning" or " left out" in f" {words}")]
 
 
 def _log_line(record: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from pipeline.kernels.kernel_functions import lengths
 from pipeline.prediction.ranking import NO_RANKING
 from pipeline.prediction.scores import ERROR_NAMES
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
+from pipeline.reporting.run_facts import missed_words
 from pipeline.solvers.kernel_trials import PLAIN, SCALE_KINDS, importances
 
 FORMAT_VERSION = 1
@@ -131,7 +132,7 @@ def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConf
             ranks = f"its ROC AUC is {auc:.3g}, which asks how well it ranks rows"
             advice = f"{ranks}; `data.class_weight=balanced` finds more rows of rare classes"
         return [f"the model is no better on the test part than {label!r} for every row ({rate:.2f} % error); {advice}"]
-    return []
+    return missed_words(score["by_class"]) if score["by_class"] and config.data.class_weight is None else []
 
 
 def _hold_out(work: Workspace, summary: dict[str, Any]) -> dict[str, Any] | None:

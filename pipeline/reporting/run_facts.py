@@ -27,6 +27,9 @@ from storage.folders import holder
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
 SAVED = ("passes/*/sums-*.npz", "checkpoints/*.npz", "scores/*.npz", "solutions/*.npz")
 LOW_RECALL, WORST_CLASSES = 0.9, 10  # below which the table of a run names classes, and how many
+RARE_SHARE = 0.1  # of the rows: a smaller class is told whatever its recall
+MISSED_RECALL = 0.5  # of a rare class, below which class weights are advised
+MOST_REASON = 100  # letters of why a run of several is damaged
 LEAST_SHARE = 0.001  # of a feature in squared distances that is told as a number
 SCALES = {"plain": "as they are", "diagonal": "with a scale each", "metric": "with a metric"}
 
@@ -111,8 +114,10 @@ def overview(runs: list[dict[str, Any]]) -> list[str]:
             done = f"{progress['done'] / progress['total']:.0%}"
         seconds = f"{sum(cost['wall_seconds'] for cost in stages.values()):.1f}" if stages else ""
         state = "damaged" if facts["damaged"] else facts["state"]
-        rows.append((state, facts.get("stage") or "", done, error, seconds, centers, facts["run"]))
-    return [printable("{:<12}{:<12}{:>5}{:>13}{:>10}{:>9}  {}".format(*row)) for row in rows]
+        reason = facts["damaged"][0] if facts["damaged"] else facts["last_error"] if state == "unreadable" else ""
+        folder = facts["run"] + (f": {reason:.{MOST_REASON}}" if reason else "")
+        rows.append((state, facts.get("stage") or "", done, error, seconds, centers, folder))
+    return [printable("{:<12}{:<12}{:>5}{:>16}{:>10}{:>9}  {}".format(*row)) for row in rows]
 
 
 def lines(facts: dict[str, Any]) -> list[str]:
@@ -190,7 +195,7 @@ def table(report: dict[str, Any]) -> list[str]:
         lines.append(column_words(report))
     lines += [move_words(report)] if report["moves"] else []
     if report["penalised"]:
-        lines.append(f"{before_words(report)}: {error_words(report['penalised'], report)}")
+        lines.append(error_words(report["penalised"], report, f" {before_words(report)}"))
     lines += [error_words(report, report), *class_lines(report, few=True), *ranking_words(report)]
     if numbers := report["probabilities"]:
         lines.append(f"{probability_words(numbers)}; {calibration_words(numbers)}")
@@ -293,9 +298,9 @@ def before_words(report: dict[str, Any]) -> str:
     return " and ".join(words for words, was in done.items() if was)
 
 
-def error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
-    """Return the test error of a report, or that of other scores in it."""
-    by = by_weight(report)
+def error_words(errors: dict[str, Any], report: dict[str, Any], when: str = "") -> str:
+    """Return the test error of a report, or that of other scores in it, of a time that `when` tells."""
+    by = by_weight(report) + when
     if errors["mse"] is None:
         return f"test error{by}: {100 * errors['error_rate']:.2f} % ({errors['n_errors']} of {report['n_test']})"
     return f"test mean squared error{by}: {value_words(errors)}"
@@ -325,8 +330,26 @@ def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:
         shown = low[:WORST_CLASSES]
         which = "" if len(low) == len(shown) else f"; the lowest {len(shown)}"
         lines += [f"recall below {100 * LOW_RECALL:g} %: {len(low)} of {len(by_class)} classes{which}"] if low else []
+        shown += [k for k in _rare(by_class) if k not in shown][:WORST_CLASSES]
     width = max((len(str(by_class[k]["label"])) for k in shown), default=0) + 1
     return lines + [_class_line(by_class[k], numbers, k, width) for k in shown]
+
+
+def _rare(by_class: list[dict[str, Any]]) -> list[int]:
+    """Return the places of classes of few rows: a tenth of all at most, and half of what each of as many has."""
+    most = min(RARE_SHARE, 0.5 / len(by_class)) * sum(one["rows"] for one in by_class)
+    told = [k for k in by_recall(by_class) if by_class[k]["recall"] is not None]
+    return [k for k in told if by_class[k]["rows"] < most]
+
+
+def missed_words(by_class: list[dict[str, Any]]) -> list[str]:
+    """Return the advice for rare classes of low recall, for scores of a model without class weights."""
+    missed = [str(by_class[k]["label"]) for k in _rare(by_class) if by_class[k]["recall"] < MISSED_RECALL]
+    if not missed:
+        return []
+    names = ", ".join(missed[:WORST_CLASSES])
+    advice = "`data.class_weight=balanced` finds more of their rows, and takes more others for them"
+    return [f"rare classes with a recall below {100 * MISSED_RECALL:g} %: {names}; {advice}"]
 
 
 def by_recall(by_class: list[dict[str, Any]]) -> list[int]:
@@ -341,7 +364,7 @@ def _class_line(one: Mapping[str, Any], numbers: Mapping[str, Any], k: int, widt
     precision = "never predicted" if one["precision"] is None else f"precision {100 * one['precision']:6.2f} %"
     other = max((j for j in range(len(others)) if j != k), key=lambda j: others[j])
     taken = f", {others[other]} taken for {numbers['by_class'][other]['label']}" if others[other] else ""
-    return f"{start}recall {100 * one['recall']:6.2f} %, {precision} ({one['rows']} rows{taken})"
+    return f"{start}recall {100 * one['recall']:6.2f} %, {precision} ({counted(one['rows'], 'row')}{taken})"
 
 
 def calibration_words(numbers: Mapping[str, Any]) -> str:
@@ -368,8 +391,9 @@ def ranking_words(numbers: Mapping[str, Any]) -> list[str]:
 
 def coverage_words(numbers: Mapping[str, float], task: str) -> str:
     """Return what share of the test rows intervals or sets hold, at the level at which scores are told."""
-    sets = f"sets of {numbers['size']:.3g} labels on average"
-    what = f"intervals of width {numbers['size']:.4g}" if task == "regression" else sets
+    size = f"{numbers['size']:.3g}"
+    sets = f"sets of {size} {'label' if size == '1' else 'labels'} on average"
+    what = f"intervals of width {numbers['size']:.6g}" if task == "regression" else sets
     held = f"{100 * numbers['reached']:.2f} % of the rows"
     return f"coverage: {what}, made to hold {100 * numbers['level']:g} % of new rows, hold {held}"
 
@@ -380,7 +404,7 @@ def problem_lines(report: dict[str, Any]) -> list[str]:
     width = f"sigma2 {report['sigma2']:g}"
     chosen = next((one for one in report["kernels_tried"] or () if one["chosen"]), None)
     if chosen and chosen["sigma2"] != report["sigma2"]:
-        width += f" (narrowed from {chosen['sigma2']:g} as candidates grew)"
+        width += f" ({chosen['sigma2']:g} where the kernel was chosen, on {counted(chosen['n_centers'], 'candidate')})"
     refit = f"least squares on {{}}, ridge {report['hold_out']['ridge']:.3g}" if report["refit"] else ""
     if report["select"]:
         problem = f"select {report['select']}"
@@ -388,10 +412,11 @@ def problem_lines(report: dict[str, Any]) -> list[str]:
         problem = refit.format("all of them")
     else:
         problem = f"penalty {report['penalty']:g}" + (refit and f", then {refit.format('the centers it kept')}")
-    data = f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
+    rows = f"{counted(report['n_train'], 'training row')}, {counted(report['n_test'], 'test row')}"
+    features = counted(report["n_features"], f"{report['features']} feature")
     return [
-        f"{data}{report['n_features']} {report['features']} features, {report['task']}",
-        f"{report['n_centers']} candidates, {kernel}{width}, {problem}",
+        f"{report['dataset']}: {rows}, {features}, {report['task']}",
+        f"{counted(report['n_centers'], 'candidate')}, {kernel}{width}, {problem}",
     ]
 
 

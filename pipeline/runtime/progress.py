@@ -34,9 +34,11 @@ class Progress:
     unit: str = ""  # the word for what is counted; empty: a share
     words: str = ""  # what is being done
     seconds_left: float | None = None
+    step: int = 1  # of the stage, each of which counts from nothing
 
     def text(self) -> str:
         told = (
+            f"step {self.step}" if self.step > 1 else "",
             f"{self.done / self.total:3.0%}" if self.total else "",
             "" if self.seconds_left is None else f"{duration(self.seconds_left)} left",
             f"{self.done:.0f} of {self.total:.0f} {self.unit}" if self.unit else "",
@@ -108,13 +110,14 @@ class Watch:
     folder : where tasks of other processes leave their reports
     sizes : of each item, how much of the `unit` that is counted it has
     words : shown while no task has any of its own
+    step : how many such calls its stage has made
     """
 
-    def __init__(self, folder: Path, sizes: Sequence[float], unit: str, words: str = "") -> None:
+    def __init__(self, folder: Path, sizes: Sequence[float], unit: str, words: str = "", step: int = 1) -> None:
         self._folder, self._unit, self._here = folder, unit, _Here()
         # Part of the names of files is drawn: a late task of an earlier call, or of a killed session, is none of these.
         self._files = str(folder / os.urandom(8).hex())
-        self._words = words
+        self._words, self._step = words, step
         self._sizes, self._done, self._total = dict(enumerate(sizes)), 0.0, float(sum(sizes))
         self._began = self._moved = time.monotonic()
         self._last = 0.0  # what was done when it moved
@@ -149,7 +152,7 @@ class Watch:
         said = [words for _, _, words in reports if words]
         words = next(iter(said), self._words)
         done = min(self._done + under_way, self._total)
-        return Progress(done, self._total, self._unit, words, self._seconds_left(done))
+        return Progress(done, self._total, self._unit, words, self._seconds_left(done), self._step)
 
     def _seconds_left(self, done: float) -> float | None:
         """Return the seconds left at the pace so far, which fall while nothing moves; None before enough is done."""

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
@@ -107,6 +108,7 @@ class Events(StepEvents):
         self._quiet, self._names, self._callback, self._lock = quiet, names, callback, threading.Lock()
         self._line: StageLine | None = None  # of the stage under way
         self._words: Callable[[], str] = meter.text  # what its line tells
+        self._steps = Counter[str]()  # of each stage, that were watched
         self._told = dict[str, dict[str, Any]]()  # how far each stage was told to be
         self.timed, self._timing = "", threading.Lock()  # the stage that seconds count as; none: empty
         self._counted = time.perf_counter(), time.process_time()  # until when they were counted
@@ -217,7 +219,8 @@ class Events(StepEvents):
     def watching(self, sizes: Sequence[float], unit: str, words: str) -> Iterator[Watch]:
         """Show how far the items of the stage are, and commit it with the state; see `runtime.progress.Watch`."""
         stage = self.timed
-        with Watch(self._layout.progress, sizes, unit, words) as watch:
+        self._steps[stage] += bool(sizes)
+        with Watch(self._layout.progress, sizes, unit, words, self._steps[stage]) as watch:
 
             def save() -> None:
                 self._told[stage] = asdict(watch.now())

@@ -100,6 +100,7 @@ CASES = {
     "train: too little memory": Case(f"{DIGITS} --memory-limit 100MiB", 71, "--memory-limit"),
     "train: nothing to resume": Case(f"{DIGITS} --resume require", 66, "holds no run"),
     "train: a run of another version": Case("train x --run-dir {old} --resume auto", 78, "is of another version"),
+    "train: a run as data": Case("train {words} --run-dir {out}/run", 2, "a run; continue it with --run-dir"),
     "evaluate: a run of another version": Case("evaluate {old}", 78, "is of another version"),
     "train: a scheduler without a key": Case(f"{DIGITS} --scheduler tls://127.0.0.1:9", 2, "COMM__TLS__CLIENT__KEY"),
     "train: a setting without effect": Case(f"{DIGITS} --set data.drop=a", 2, "no effect"),
@@ -172,7 +173,10 @@ CASES = {
     "predict: a setting of a file": Case(f"{PREDICT} --set seed=2", 2, "--set", {"X": X}),
     "predict: a regression": Case(f"predict {{regression}} {OUT} --probabilities", 2, "no probabilities", {"X": X}),
     "predict: an interval of classes": Case(f"{PREDICT} --interval 0.9", 2, "the model is of classes", {"X": X}),
-    "predict: labels of values": Case(f"predict {{regression}} {OUT} --labels 0.9", 2, "use --interval", {"X": X}),
+    "predict: labels of values": Case(
+        f"predict {{regression}} {OUT} --labels 0.9", 2, "has no labels; use --interval", {"X": X}
+    ),
+    "predict: two folders": Case("predict {words} {rows} {empty} --out {out}/a.csv", 2, "name one folder, or files"),
     "predict: a level above the highest": Case(f"{PREDICT} --labels 0.999", 2, "highest level is 0.995", {"X": X}),
     "predict: a level for more rows": Case(f"{PREDICT} --labels 0.995", 2, "support levels up to", {"X": X}),
     "predict: a level in percent": Case(f"{PREDICT} --labels 95", 2, "between 0 and 1; found 95.0", {"X": X}),

@@ -33,6 +33,7 @@ from pipeline.reporting import page as report_page
 from pipeline.reporting import run_facts
 from pipeline.reporting.page import Axis, Lines, environment, plot
 from runs import report_of, sizes_and_times, train, train_beside
+from storage.files import read_record, write_record
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -93,6 +94,10 @@ def test_the_numbers_are_those_of_the_report(trained, capsys):
     for words in ("objective against", "relative gap against", "active candidates against", "share that is right"):
         assert any(title.startswith(words) for title in titles)
     assert "Not shown" not in text
+    advised = read_record(run / "report.json") | {"warnings": ["try `solver.penalty=auto`"]}
+    write_record(run / "report.json", advised)
+    assert main([str(run)]) == 0
+    assert ">WARNING: try --penalty auto<" in (run / "report.html").read_text(), "as the terminal tells it"
 
 
 def test_misclassified_images_are_those_the_model_is_wrong_about(images, tmp_path):
@@ -141,7 +146,7 @@ def test_what_a_run_did_has_its_plots(finished_run, tables, tmp_path, asked, hea
     found = page_of(finished_run(*asked.split(), dataset=tables / "classes.npz"), tmp_path / "page.html")
     assert heading in texts(found, "h2")
     assert any(name.startswith(title) for name in texts(found, "title"))
-    assert ("Before the refit:" in (tmp_path / "page.html").read_text()) == ("--refit" in asked)
+    assert ("error before the refit:" in (tmp_path / "page.html").read_text()) == ("--refit" in asked)
 
 
 def test_a_failed_run_says_why_and_how_it_goes_on(images, tmp_path):
@@ -149,13 +154,17 @@ def test_a_failed_run_says_why_and_how_it_goes_on(images, tmp_path):
     for name in ("report.json", "report.html"):
         (run / name).unlink(missing_ok=True)
     error = {"time": "now", "event": "error", "error": "OSError", "traceback": "Traceback:\nOSError: no disk\nat 3\n"}
+    warning, note = "left out, as they number the rows: id", "2 pictures left out, which cannot be read: a.png"
+    told = [{"event": "warning", "message": warning}] * 2 + [{"event": "message", "message": note}, error]
     with (run / "log.jsonl").open("a") as log:
-        log.write(json.dumps(error) + "\n")
+        log.writelines(json.dumps(one) + "\n" for one in told)
     found = page_of(run, tmp_path / "page.html")
     status, log = texts(found, "pre")[0], texts(found, "pre")[-1]
     assert "last error: OSError\n" in status
     assert "continue with: " in status
     assert "OSError: no disk" in log
+    boxes = [text for text in texts(found, "p") if text.startswith("Warning: ")]
+    assert boxes[-2:] == [f"Warning: {warning}", f"Warning: {note}"], "each once, also those of earlier sessions"
 
 
 def test_labels_are_text_and_never_markup_and_data_that_are_gone_leave_the_rest(tmp_path):
@@ -263,7 +272,11 @@ def test_a_run_tells_of_the_classes_that_it_misses(features, tmp_path, capsys):
     recall = report["by_class"][1]["recall"]
     assert 0.1 < recall < 0.5, "else this test shows nothing"
     assert evaluate([str(run)]) == 0
-    for told in (shown, capsys.readouterr().out):
+    again = capsys.readouterr()
+    assert "`" not in shown
+    assert "--class-weight balanced" in shown
+    assert "rare classes with a recall below 50 %: yes; --class-weight balanced" in again.err
+    for told in (shown, again.out):
         assert f"{100 * n_rare / 300:.2f} % error (always no)" in told
         assert f"class yes: recall {100 * recall:.2f} %" in " ".join(told.split())
         assert f"({n_rare} rows, {report['confusion'][1][0]} taken for no)" in told
@@ -362,6 +375,14 @@ def test_a_calibration_curve_has_groups_of_equal_counts_that_are_told(images):
     assert figure["x"].endswith(f" {report['n_test'] // n_groups} test rows")
     few = replace(kept, weights=np.where(np.arange(len(kept.rows)) < 199, kept.weights, 0.0))
     assert report_page._reliability(predictor.model, few) is None, "199 rows make no two groups"
+
+
+def test_a_rare_class_is_told_whatever_its_recall():
+    """Of three classes with 45, 45 and 10 rows and then 50, 41 and 9, all of them found."""
+    for rows, told in {(45, 45, 10): 0, (50, 41, 9): 1}.items():
+        classes = [{"label": k, "rows": n, "recall": 1.0, "precision": 1.0} for k, n in enumerate(rows)]
+        numbers = {"baseline": {"label": 0, "error_rate": 0.5}, "by_class": classes, "confusion": np.diag(rows)}
+        assert len(run_facts.class_lines(numbers, few=True)) == 1 + told
 
 
 def test_a_choice_between_equal_errors_is_no_constant():

@@ -8,7 +8,7 @@ from typing import Any
 
 from commands import IMAGES, flip
 from pipeline import report
-from pipeline.reporting.run_facts import lines, status
+from pipeline.reporting.run_facts import lines, overview, status
 from pipeline.status import main
 from pipeline.work.store import CheckpointsOnDisk
 from runs import report_of, sizes_and_times, train, wait_until
@@ -88,8 +88,16 @@ def test_a_folder_of_runs_is_a_table_of_them(trained, images, classes, tmp_path,
     assert rows[0].split()[-2:] == [str(report["model_n_centers"]), str(runs / "a")]
     assert rows[1].split()[:3] == ["killed", "solve", "25%"]
     assert [row.split()[0] for row in rows] == ["finished", "killed", "damaged"]
+    assert f"{damaged.root}: report: " in rows[2], "why"
     assert main([str(runs), "--json"]) == 65
     assert [one["state"] for one in json.loads(capsys.readouterr().out)] == ["finished", "killed", "finished"]
+
+
+def test_columns_of_a_table_of_runs_stay_apart():
+    """Of the widest error."""
+    report = {"error_rate": None, "rmse": 2.106e-104, "model_n_centers": 1000}
+    facts = {"run": "r", "state": "finished", "damaged": [], "last_error": None, "report": report}
+    assert overview([facts])[1].split() == ["finished", "100%", "rmse", "2.106e-104", "1000", "r"]
 
 
 def test_no_run_hides_the_others(images, tmp_path, capsys):

@@ -13,6 +13,7 @@ import pytest
 
 from commands import the_error
 from pipeline import predict
+from pipeline import train as training
 from pipeline.runtime import row_pass
 from pipeline.work.store import CheckpointsOnDisk
 from runs import TrainedRuns, files_of, keeping_statistics, model_bytes, python, report_of, train
@@ -64,6 +65,7 @@ def test_a_used_folder_is_refused_and_resume_answers_from_it(trained, features, 
     assert "--resume auto" in the_error(capsys)
     before = files_of(run)
     train(run, features, *SMALL, "--resume", "require", dataset=classes)
+    assert training.main(["--run-dir", str(run), "--resume", "auto", "-q"]) == 0, "on its own data"
     after = files_of(run)
     assert {name for name in after if after[name] != before.get(name)} <= {"run.lock"}
     assert after.keys() == before.keys()

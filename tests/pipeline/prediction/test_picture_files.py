@@ -1,6 +1,7 @@
 """Images that a model takes: as pixels of files, with their names beside; and on the scale of the training."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,16 @@ def test_pictures_of_other_sizes_are_resized_as_in_training(folder, tmp_path):
     done = run_of(tmp_path / "odd", test=tmp_path / "even", centers=3, quiet=True, **places)
     out = predicted(done.folder, tmp_path / "even", tmp_path)
     assert ((out["decision"] >= 0) != out["file"].str.startswith("1")).sum() == done.report["n_errors"]
+
+
+def test_data_of_another_kind_than_the_pictures_of_a_model(folder, finished_run, tmp_path, capsys):
+    run, table = finished_run("--centers", "30", dataset=folder), tmp_path / "table.csv"
+    table.write_text("a,b\n1,2\n")
+    assert predict.main([str(run), str(table), "--out", "-"]) == 65
+    assert "has 2 columns, and the model is of pictures, of 784 values each" in capsys.readouterr().err
+    shutil.copytree(folder / "test" / "3", tmp_path / "other" / "three")
+    assert evaluate.main([str(run), str(tmp_path / "other")]) == 65
+    assert "in folders of three, and the model knows 0, 1, 2, 3" in capsys.readouterr().err
 
 
 def test_bad_pictures_are_all_named_or_left_out(folder, finished_run, capsys):

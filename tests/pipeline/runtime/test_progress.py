@@ -79,10 +79,13 @@ def tell(folder: Path, stream: io.StringIO) -> None:
         MemoryMeter() as meter,
         Events(RunLayout(folder), {}, meter, quiet=False) as told,
     ):
-        with told.stage("statistics"), told.watching([32.0, 32.0], "rows", "residuals") as watch:
-            watch.finished(0)
-            runs.wait_until(lambda: "50%" in stream.getvalue(), 30, stream.getvalue)
-            told.warn("a row is odd")
+        with told.stage("statistics"):
+            with told.watching([32.0, 32.0], "rows", "residuals") as watch:
+                watch.finished(0)
+                runs.wait_until(lambda: "50%" in stream.getvalue(), 30, stream.getvalue)
+                told.warn("a row is odd")
+            with told.watching([1.0], "", "") as watch:
+                assert watch.now().text() == "step 2,  0%", "counted anew"
         with pytest.raises(OSError, match="full"), told.stage("solve"):
             raise OSError("full")
 
