@@ -62,12 +62,13 @@ def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
             best = refit(fit, held_out, everything, intercept=work.intercept)
         else:
             best = with_ridge(fit, everything, errors, intercept=work.intercept)
+    is_constant = bool(work.choice.get("constant"))
     summary: dict[str, Any] = {
         **dict.fromkeys(("penalty", "path", "rounds", "selection")),
         "solves": [],
-    } | ridge_summary(best)
+    } | ridge_summary(None if is_constant else best)
     tried = CalibrationWeights(best.of_fit.weights.named(work.candidates), fit=best.of_fit)
-    n_centers = 0 if work.choice.get("constant") else everything.n_centers
+    n_centers = 0 if is_constant else everything.n_centers
     final = replace(best.weights, weights=best.weights.weights[:n_centers])
     return FinalWeights.of(np.arange(n_centers), final, summary), tried
 

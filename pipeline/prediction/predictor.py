@@ -449,7 +449,7 @@ def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int, n_canc
         return told
     value = "the intercept" if model.intercept.any() else "0, there is no intercept"
     if not model.n_centers:
-        return [f"the model has no centers: every row gets the same, {value}; train with a lower --penalty", *told]
+        return [f"the model has no centers: every row gets the same, {value}", *told]
     return [
         f"{n_far} of {n_rows} rows are far from every center (all kernel values below {FAR_VALUE:g}) and get about "
         f"{value}: check that columns and units are those of the training data, or train with a larger --sigma2",

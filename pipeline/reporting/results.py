@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.config.train_config import TrainConfig
-from pipeline.fit.filled_settings import value_dtype
+from pipeline.config.train_config import NO_PENALTY, TrainConfig
+from pipeline.fit.filled_settings import LARGEST_PENALTY, value_dtype
 from pipeline.fit.workspace import Run, Workspace
 from pipeline.kernels.kernel_functions import lengths
 from pipeline.prediction.ranking import NO_RANKING
@@ -117,7 +117,9 @@ def _feature_scales(work: Workspace, model: SparseKernelModel) -> dict[str, Any]
 
 def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConfig) -> list[str]:
     if not model.n_centers:
-        fault = "the model has no centers and predicts the same for every row"
+        fault, asked = "the model has no centers and predicts the same for every row", config.solver.penalty
+        if asked in (NO_PENALTY, LARGEST_PENALTY):
+            return [f"{fault}: by held-out rows nothing tells more; give more rows, or other inputs"]
         return [f"{fault}; lower `solver.penalty`, or give `solver.penalty=auto`"]
     untried = [] if config.kernel.sigma2 == "auto" else ["`kernel.sigma2=auto`"]
     if config.solver.is_penalised and not isinstance(config.solver.penalty, str):

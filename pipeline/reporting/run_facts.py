@@ -409,7 +409,7 @@ def problem_lines(report: dict[str, Any]) -> list[str]:
     if report["select"]:
         problem = f"select {report['select']}"
     elif report["penalty"] is None:
-        problem = refit.format("all of them")
+        problem = refit.format("all of them") or "a constant, as none tells more"
     else:
         problem = f"penalty {report['penalty']:g}" + (refit and f", then {refit.format('the centers it kept')}")
     rows = f"{counted(report['n_train'], 'training row')}, {counted(report['n_test'], 'test row')}"
