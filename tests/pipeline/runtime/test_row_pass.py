@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from commands import flip
 from pipeline.errors import InvalidDataError, StoppedError
+from pipeline.fit import row_blocks as rows
 from pipeline.kernels.exact_sums import ForEach
 from pipeline.runtime import row_pass, stopping
 from pipeline.runtime.executors import WorkerProcess
@@ -258,3 +259,17 @@ def test_files_that_other_processes_write_alone_make_no_whole(tmp_path):
         combine(task, tmp_path, results, ())
     counts, _ = passed(task, tmp_path, places(1))
     assert whole(counts)
+
+
+@given(n_rows=st.integers(0, 10**7), n_columns=st.integers(1, 10**6), sums_bytes=st.integers(0, 2**36))
+def test_blocks_cover_each_row_once_and_are_bounded(n_rows, n_columns, sums_bytes):
+    grid = rows.row_grid("train", n_rows, n_columns, sums_bytes)
+    assert grid.block_rows % 32 == 0
+    assert 32 <= grid.block_rows <= rows.MOST_ROWS
+    assert grid.block_rows == 32 or grid.block_rows * n_columns <= rows.MOST_VALUES
+    assert (grid.n_blocks - 1) * grid.block_rows < max(n_rows, 1) <= max(grid.n_blocks * grid.block_rows, 1)
+    if grid.n_blocks:
+        assert sum(grid.size(block) for block in (0, grid.n_blocks - 1)) <= 2 * grid.block_rows
+        assert grid.rows(range(grid.n_blocks)) == slice(0, n_rows)
+        last = grid.n_blocks - 1
+        assert grid.rows(range(last, grid.n_blocks)).stop - last * grid.block_rows == grid.size(last)
