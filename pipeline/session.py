@@ -194,7 +194,8 @@ def _recording_errors(events: Events, layout: RunLayout) -> Iterator[None]:
         yield
     except BaseException as error:
         with suppress(StorageError):
-            events.record("error", error=type(error).__name__, traceback=traceback.format_exc())
+            found = {} if isinstance(error, StoppedError) else {"traceback": traceback.format_exc()}
+            events.record("error", error=type(error).__name__, **found)
             if console.describe(error)[0] is ExitCode.BUG:
                 error.add_note(f"(traceback in {layout.log})")
         raise
