@@ -167,8 +167,10 @@ def _compute(session: Session, prepared: planning.Prepared, layout: RunLayout, e
         stopping.Lease.next(layout.lease)  # ends what a cluster still runs for a session that was killed
         _tell_the_start(events, session, prepared, layout)
         executor.warn = events.warn
-        make_folder(prepared.store.root)
-        executor.check_paths([layout.root, prepared.store.root, *prepared.data_paths])
+        stores = [prepared.store.root] if prepared.config.resources.stores_features else []
+        for store in stores:
+            make_folder(store)
+        executor.check_paths([layout.root, *stores, *prepared.data_paths])
         run = _run_of(prepared, layout, events, executor)
         with compiling(partial(events.log, COMPILING), partial(events.timed_as, COMPILE)):
             scores = _fitted_and_scored(run)

@@ -1,5 +1,6 @@
 """Data that change: what was found in tables is kept while files are as they were; a run is of its own data alone."""
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -173,7 +174,9 @@ def test_a_run_counts_its_reading_and_the_next_reads_nothing(tmp_path, capsys, r
     assert "read" not in report_of(tmp_path / "two")["stages"]
     assert files_of(features) == kept
     assert model_bytes(tmp_path / "one") == model_bytes(tmp_path / "two")
-    train(tmp_path / "live", features, *OPTIONS, "--features-dir", "none", dataset=tmp_path / "t.csv")
+    with contextlib.chdir(tmp_path):
+        train(tmp_path / "live", features, *OPTIONS, "--features-dir", "none", dataset=tmp_path / "t.csv")
+    assert not (tmp_path / "none").exists(), "no store, and no folder for one"
     assert model_bytes(tmp_path / "one") == model_bytes(tmp_path / "live"), "moments are of the same rows"
 
 
