@@ -62,7 +62,7 @@ def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
             best = refit(fit, held_out, everything, intercept=work.intercept)
         else:
             best = with_ridge(fit, everything, errors, intercept=work.intercept)
-    is_constant = bool(work.choice.get("constant"))
+    is_constant = work.intercept and bool(work.choice.get("constant"))  # Else signs of tiny weights tell classes.
     summary: dict[str, Any] = {
         **dict.fromkeys(("penalty", "path", "rounds", "selection")),
         "solves": [],
