@@ -320,7 +320,8 @@ def _filled_in(config: TrainConfig, explicit: frozenset[str], rows: Rows, shape:
     if isinstance(count, int) and count > n_different:
         warn(f"n_centers={count} is above the {n_different} different rows of weight above 0; all are taken")
         count = n_different
-    n_units = n_different if rows.groups is None else len(np.unique(rows.groups))  # more of a few categories
+    # Rows of a few categories are told apart, as they are held out one by one.
+    n_units = n_different if rows.groups is None else len(np.unique(rows.groups))
     room = MemoryBudget(max(n_different, n_units), limit, lambda whole: _memory_of_fit(whole, shape) <= limit)
     values = {"centers.count": count, "centers.working_set": None if count is None else shape.n_train}
     config, _ = fill_in(with_values(config, values), shape, explicit, room)

@@ -440,7 +440,7 @@ def chosen_words(report: dict[str, Any]) -> list[str]:
     tried = report["kernels_tried"]
     chosen = [one["hold_out_error"] for one in tried if one["chosen"]]
     if not chosen:
-        return ["chosen: the mean of the targets; by folds, no kernel tells more than that"]
+        return ["chosen: a constant; by folds, no kernel tells more than that"]
     if chosen == [min(one["hold_out_error"] for one in tried if one["hold_out_error"] is not None)]:
         return []
     return ["chosen: the lowest error on as many candidates, or a simpler choice that is worse by no more than chance"]

@@ -388,7 +388,7 @@ def test_a_rare_class_is_told_whatever_its_recall():
 def test_a_choice_between_equal_errors_is_no_constant():
     tried = [{"hold_out_error": 0.1, "chosen": True}, {"hold_out_error": 0.1, "chosen": False}]
     assert run_facts.chosen_words({"kernels_tried": tried}) == []
-    assert "the mean of the targets" in run_facts.chosen_words({"kernels_tried": tried[1:]})[0]
+    assert "chosen: a constant" in run_facts.chosen_words({"kernels_tried": tried[1:]})[0]
 
 
 def test_only_centers_that_speak_for_a_class_are_shown_for_it(tmp_path):

@@ -1,7 +1,4 @@
-"""Codes of a table: words and gaps as inputs, against a naive twin; columns that number the rows are no inputs.
-
-The latter in every format, by any blocks and parts, unless they are named.
-"""
+"""Words and gaps as inputs, against a naive twin; columns that number the rows, in any format, are no inputs."""
 
 import json
 import math
