@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from features.cell_text import NULL_WORDS, composed, misread, shown, text_of
+from features.cell_text import NULL_WORDS, misread, text_of
 from features.errors import DataError, UnavailableError
 from features.images import BYTE_SCALE, IDX_FILES, rescaled, scale_of_parts
 from features.input_files import open_plain
@@ -21,6 +21,7 @@ from features.rows import RowArray, Rows, check_lengths, check_whole, digest_row
 from features.source import PARTS, Source, SourceSpec, source_of
 from features.tables.encoding import array_warnings
 from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets
+from features.words import composed, shown
 
 TIMES = "give numbers of days or seconds"
 NUMBERS = (

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import psutil
 
-from features.cell_text import composed, has_controls, shown
 from features.errors import DataError, MissingInputError, UnavailableError
+from features.words import composed, has_controls, shown
 
 _PIECE_BYTES = 1 << 20
 PACKED_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}  # and what Arrow calls them

@@ -28,7 +28,6 @@ import PIL
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from features.cell_text import counted, shown
 from features.errors import CHANGED, DataError, UnavailableError
 from features.images import BYTE_SCALE, bit_counts, rescaled, scale_of
 from features.input_files import (
@@ -45,6 +44,7 @@ from features.row_draws import RowKeys, row_keys
 from features.rows import Rows, Some
 from features.source import PARTS, Keeper, Source, SourceSpec, Tick, source_of
 from features.targets import check_spellings
+from features.words import counted, shown
 
 LUMINANCE = (0.2125, 0.7154, 0.0721)  # of Rec. 709, as scikit-image's rgb2gray
 LARGEST_SIDE = 128  # pixels, where no size is asked for

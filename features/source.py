@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 
-from features.cell_text import MOST_CATEGORIES, is_number, shown
+from features.cell_text import MOST_CATEGORIES, is_number
 from features.errors import DataError, UsageError
 from features.images import BYTE_SCALE, input_shape
 from features.row_draws import keys_apart, units_of
@@ -26,6 +26,7 @@ from features.targets import (
     detect_task,
     encode,
 )
+from features.words import shown
 
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = ("train", "test")

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from features.cell_text import UNKNOWN, has_controls, of_one_value, shown, value_of
+from features.cell_text import UNKNOWN, of_one_value, value_of
 from features.errors import DataError, UsageError
+from features.words import has_controls, shown
 
 TASKS = ("multiclass", "binary", "regression")
 MOST_CLASSES = 100  # distinct strings, or labels of images

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from features.cell_text import counted
+from features.words import counted
 from pipeline.config.command_line import add_data_options, command_parser
 from pipeline.config.settings import worded
 from pipeline.reporting.run_facts import (

@@ -6,9 +6,9 @@ A run that cannot fit its memory limit is refused here, with the smallest limit 
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.cell_text import counted
 from features.input_files import is_picture_folder, is_table
 from features.source import NAMED, Source, SourceMemory, SourceSpec
+from features.words import counted
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_rows import FeatureRequest, FeatureShape, describe, request_of, source_spec

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from features.cell_text import counted
 from features.errors import UsageError
+from features.words import counted
 from pipeline.config.command_line import add_data_options, command_parser
 from pipeline.errors import ConfigError
 from pipeline.reporting.run_facts import limit_words

@@ -15,9 +15,10 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute, types
 
-from features.cell_text import NULL_WORDS, TRUTH_WORDS, counted, misread
+from features.cell_text import NULL_WORDS, TRUTH_WORDS, misread
 from features.errors import DataError
 from features.targets import LARGEST_WHOLE, MOST_TABLE_CLASSES, UNTOLD, check_printable, check_spellings
+from features.words import counted
 
 _NULLS = pyarrow.array(NULL_WORDS, pyarrow.string())
 _NEEDLESS_ZEROS = pyarrow.array([f"0{digit}" for digit in range(10)])

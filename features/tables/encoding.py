@@ -23,16 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import (
-    MOST_CATEGORIES,
-    UNKNOWN,
-    drop_setting,
-    names_in,
-    normal_name,
-    shown,
-    value_of,
-)
+from features.cell_text import MOST_CATEGORIES, UNKNOWN, value_of
 from features.errors import DataError
+from features.words import drop_setting, names_in, normal_name, shown
 
 ONE_HOT = "onehot"
 CHANCE = 1e-6  # that a column of a table whose rows are in a random order is taken for one that they follow

@@ -14,23 +14,13 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from features.cell_text import (
-    COMMAS,
-    UNKNOWN,
-    counted,
-    drop_setting,
-    misread,
-    names_text,
-    of_one_value,
-    shown,
-    title_of,
-    value_of,
-)
+from features.cell_text import COMMAS, UNKNOWN, misread, of_one_value, value_of
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
 from features.tables.cells import distinct, long_numbers, numbers, plain_numbers, texts_of
 from features.tables.encoding import ONE_HOT, EncodingRequest, Words
 from features.tables.readers import Batch, CsvFile, Table, TableLayout
+from features.words import counted, drop_setting, names_text, shown, title_of
 
 MOST_COMPLAINTS = 20  # Columns that are listed.
 LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.

@@ -23,10 +23,11 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyarrow import compute, types
 
-from features.cell_text import counted, drop_setting, has_controls, is_number, normal_name, shown, title_of
+from features.cell_text import is_number
 from features.errors import DataError, MissingInputError, UsageError
 from features.input_files import is_parquet, open_plain, open_unpacked, suffix_of, table_files
 from features.source import Columns, SourceSpec
+from features.words import counted, drop_setting, has_controls, normal_name, shown, title_of
 
 SEPARATORS = ",;\t"
 TARGET_NAMES = ("y", "target", "label")

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from features.cell_text import drop_setting, looks_like_cell, normal_name, shown
+from features.cell_text import looks_like_cell
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.input_files import KNOWN_TABLES, is_table, table_files, table_name
 from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
@@ -25,6 +25,7 @@ from features.tables.encoding import EncodingRequest, RowOrder, TableEncoding, W
 from features.tables.learning import CellReader, Learner, PointsOfThree
 from features.tables.readers import Batch, CsvFile, Table, TableLayout, model_layout, training_layout
 from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task
+from features.words import drop_setting, normal_name, shown
 
 SAMPLE_CELLS = 1 << 23  # of the codes that the first reading keeps, 8 bytes each
 

@@ -14,7 +14,8 @@ from numbers import Integral
 from string import ascii_letters
 from typing import Any
 
-from features.cell_text import MOST_CATEGORIES, has_controls, names_in
+from features.cell_text import MOST_CATEGORIES
+from features.words import has_controls, names_in
 
 AUTO_KERNEL = "auto"
 DATASETS = ("mnist", "usps", "boston", "abalone", "sinc", "digits")

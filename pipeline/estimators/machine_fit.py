@@ -28,7 +28,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
 from features.array_sources import given_labels, keys_of_groups, numeric
-from features.cell_text import shown
 from features.deformed_copies import Copies
 from features.descriptors import FeatureSpec, extract, feature_length
 from features.errors import DataError, UsageError
@@ -38,6 +37,7 @@ from features.rows import Chosen, Mapped, Rows, Standardisation, some_of
 from features.source import Columns
 from features.tables.encoding import array_warnings
 from features.targets import check_printable, check_spellings, checked_weights, encode
+from features.words import shown
 from pipeline.config.settings import PARAMETERS, parse_value, with_value, with_values, worded
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_rows import FeatureShape, ScaledFeatures, feature_spec, fit_moments, seen, source_spec

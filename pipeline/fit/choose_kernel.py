@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import counted
 from features.row_draws import draw_folds
+from features.words import counted
 from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.fit.filled_settings import count_candidates, is_chosen, kernels_of, last_rung

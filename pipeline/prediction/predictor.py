@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from features.array_sources import PART_KEYS, SPLIT_KEYS, Keys, is_frame, label_array, npz_archive, numeric, read_array
-from features.cell_text import counted, normal_name, shown
 from features.descriptors import feature_length
 from features.errors import DataError, UsageError
 from features.images import IDX_FILES, idx_files, input_shape, read_idx
@@ -33,6 +32,7 @@ from features.rows import InOrder, Mapped, RowArray, Rows, check_finite, check_l
 from features.source import NAMED, PARTS, Columns, Part, Source, SourceSpec
 from features.tables.encoding import unknown_words
 from features.targets import class_array, encode
+from features.words import counted, normal_name, shown
 from pipeline.config import settings as configuration
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_rows import describe, request_of, source_spec

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import shown
 from features.descriptors import FeatureSpec, feature_length, parameters
 from features.errors import DataError, UsageError
 from features.images import check_scale, to_bytes
 from features.rows import Standardisation
 from features.source import Columns
 from features.targets import class_array, labels_from_decision
+from features.words import shown
 from pipeline.datasets.feature_rows import seen
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel, kernel_named

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from features.cell_text import counted, printable
+from features.words import counted, printable
 from pipeline.config.command_line import program
 from pipeline.config.settings import worded
 from pipeline.errors import ExitCode, MissingRunError

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from features.cell_text import printable
+from features.words import printable
 from pipeline.config.settings import worded
 from pipeline.errors import ExitCode
 from pipeline.runtime.progress import repeating

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from features.cell_text import printable
+from features.words import printable
 from pipeline.config.settings import FLAGS, worded
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console, StageLine

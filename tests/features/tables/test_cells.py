@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.cell_text import NULL_WORDS, TRUTH_WORDS, names_in, names_text
+from features.cell_text import NULL_WORDS, TRUTH_WORDS
 from features.errors import DataError
 from features.tables.cells import distinct, labels_of, long_numbers, numbers
+from features.words import names_in, names_text
 
 MISSING, WORD = None, "a word"
 NUMBERS = {"12": 12, "-3": -3, "+4": 4, "2.50": 2.5, ".5": 0.5, "1.": 1, "1e3": 1000, "-2.5E-3": -0.0025, "0.07": 0.07}

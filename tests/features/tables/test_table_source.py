@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.cell_text import names_in
 from features.errors import DataError, MissingInputError, UsageError
 from features.row_draws import draw_sample
 from features.source import Columns, Source
 from features.tables import learning, readers, table_source
 from features.tables.cells import numbers
 from features.tables.readers import Table
+from features.words import names_in
 from sources import all_of, everything, opened, people, same, write_idx_folder
 
 
