@@ -1,4 +1,4 @@
-"""Arrays of images: which are read, and the one scale on which all become bytes; others are refused. And IDX files.
+"""Arrays of images: which of them are read, and the one scale on which all become bytes. And IDX files.
 
 The largest value of the training images decides what white is: 2^k - 1, whatever the dtype. So the same images give the
 same bytes as uint8, int64 or float32, from 0 to 255 or from 0 to 1.
@@ -15,13 +15,13 @@ import numpy as np
 from features.errors import DataError, MissingInputError
 from features.input_files import KNOWN_PICTURES, open_plain
 
-SCALES = (1.0, 255.0, 1023.0, 4095.0, 16383.0, 65535.0)  # 2^k - 1 for the bits of images: cameras have 8 and more
+SCALES = (1.0, 255.0, 1023.0, 4095.0, 16383.0, 65535.0)  # White is 2^k - 1 in images of k bits; cameras have 8 or more.
 BYTE_SCALE = 255.0
 MOST_BITS = 16
 ONE_SCALE = "shift, multiply or divide, so that both are on one scale"
 LEAST_FRACTION = 1 / 16  # Images whose largest fraction is smaller are on another scale.
-LEAST_FRACTION_OF_BYTES = 127  # So are those whose largest is above 1, and not above this.
-N_COLOURS = 3  # red, green and blue
+LEAST_FRACTION_OF_BYTES = 127  # So are images whose largest fraction is above 1, and not above this.
+N_COLOURS = 3
 # The four files of MNIST's layout, without ".gz", and their dimensions.
 IDX_FILES = {
     "train-images-idx3-ubyte": 3,
@@ -117,7 +117,7 @@ def rescaled(images: np.ndarray, scale: float) -> np.ndarray:
     """Return images as `to_bytes`, unchecked: what is not finite becomes any byte."""
     with np.errstate(invalid="ignore"):
         if scale > BYTE_SCALE:
-            return np.floor(images * (256 / (scale + 1))).astype(np.uint8)  # by a power of two: exact
+            return np.floor(images * (256 / (scale + 1))).astype(np.uint8)  # A power of two is an exact factor.
         return np.rint(images * (BYTE_SCALE / scale)).astype(np.uint8)
 
 
