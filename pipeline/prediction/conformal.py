@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError
 
-STEPS = 200  # Quantiles are kept at the levels 1/200, 2/200, ...; one between two takes the next.
+STEPS = 200  # Quantiles are kept at the levels 1/200, 2/200, ...; a level between two takes the next.
 ROUNDING = 1e-9
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Conformal:
-    """Quantiles of scores (mathematics.md, eq. 100), as far as so many rows or groups support them."""
+    """Quantiles of scores (mathematics.md, eq. 100), as far as their rows or groups support them."""
 
-    n_units: float  # their effective number, that of eq. 99
+    n_units: float  # the effective number of rows or groups (eq. 99)
     quantiles: tuple[float, ...]
 
     def quantile(self, level: float) -> float:
