@@ -24,12 +24,12 @@ Exit codes: 0 done, 3 tolerance not reached, 2 usage, 65 bad data, 66 missing in
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a run is asked for, in a command or in Python: its dataset, settings, and what is no setting.
+    """The arguments of a run, from a command or from Python: dataset, settings, and options that are no settings.
 
-    dataset : a name or a path, "" for what the configuration file names
+    dataset : a name or a path, "" for the one in the configuration file
     assignments : settings by key: the value, or its text, and where it came from
     command : what was typed or called
-    names : what settings are called by who asks, see `config.settings`
+    names : names of the settings for whoever asks, see `config.settings`
     callback : called with every record of the log and of the metrics; None from a command
     """
 
@@ -61,7 +61,7 @@ FIRST = (
 
 
 def program(command: str) -> str:
-    """Return how a command is called by whoever reads the message: `slkl train`, or `python -m pipeline.train`."""
+    """Return a command as it is typed here: `slkl train`, or `python -m pipeline.train`."""
     by_name = Path(sys.argv[0]).name == "slkl"
     return f"slkl {command}" if by_name else f"python -m pipeline.{command}"
 
