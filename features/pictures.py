@@ -291,7 +291,7 @@ class Pictures:
         paths = [self._folder / str(self._names[row]) for row in rows.tolist()]
         for k, found in enumerate(_each(self._decoder.read, paths)):
             if isinstance(found, str) and self._checks is None:
-                decode_all(self._folder, [*map(str, self._names)], self._decoder)  # which names all that are bad
+                decode_all(self._folder, [*map(str, self._names)], self._decoder)  # It names all that are bad.
             if isinstance(found, str) or (self._checks is not None and found.sha256[0] != self._checks[rows[k]]):
                 raise DataError(f"{paths[k]}: {CHANGED}")
             pixels[k] = found.pixels

@@ -134,7 +134,7 @@ class InOrder:
         self.shape, self.dtype, self.decoding_bytes = shape, np.dtype(np.float64), decoding_bytes
         self._all, self._lock = blocks, Lock()
         self._blocks: Iterator[tuple[NDArray[Any], ...]] | None = None
-        self._block: tuple[NDArray[Any], ...] = ()  # the last one
+        self._block: tuple[NDArray[Any], ...] = ()  # the last block
         self._begin = 0  # its first row
         self._kept: tuple[tuple[int, int], tuple[NDArray[Any], ...]] | None = None
 

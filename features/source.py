@@ -375,10 +375,7 @@ def _fact_notes(spec: SourceSpec, n_left_out: int, classes: tuple, train: Rows, 
 
 
 def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray, *, is_table: bool) -> list[str]:
-    """Return a note on whether whole numbers were taken for classes, where no setting decides it.
-
-    Images have it only where they were not, or where the classes are many.
-    """
+    """Return a note on whether whole numbers were taken for classes, where no setting decides it (images: in doubt)."""
     if spec.task or (not is_table and task != "regression" and len(np.unique(labels)) <= MOST_CLASSES):
         return []
     if labels.dtype.kind == "U" and (numbers := list(filter(is_number, np.unique(labels).tolist()))):

@@ -165,11 +165,9 @@ def _rounds_note(run: RunSize) -> str:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """The bounds of a plan: the data, and the limit in bytes."""
-
     shape: FeatureShape
     data: SourceMemory
-    limit: int
+    limit: int  # bytes
 
 
 def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: SourceMemory) -> tuple[TrainConfig, Plan]:

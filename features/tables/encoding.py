@@ -233,7 +233,7 @@ def array_warnings(X: NDArray[Any], names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _signs(values: NDArray[np.float64]) -> tuple[int, int]:
-    """Return how many values rise above the one before, and how many fall below it."""
+    """Return the number of steps up, and of steps down."""
     return int(np.count_nonzero(values[1:] > values[:-1])), int(np.count_nonzero(values[1:] < values[:-1]))
 
 

@@ -33,8 +33,6 @@ NUMBER, WORD, MISSING, INFINITE, LONG = "number", "word", "missing", "infinite",
 
 @dataclass
 class _Column:
-    """What was seen of a column."""
-
     name: str
     words: dict[str, int] | None = None  # the code of each word, in the order of their first rows; None for numbers
     named: bool = False  # whether it was asked for as categories, so that its numbers are words

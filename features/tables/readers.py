@@ -286,7 +286,7 @@ class ParquetFile:
         """The columns that pandas calls the index, by their names; none where its note cannot be read."""
         try:
             listed = (self._facts[0].pandas_metadata or {})["index_columns"]
-            return [name for name in listed if isinstance(name, str)]  # and ranges, which are no columns
+            return [name for name in listed if isinstance(name, str)]  # Ranges are no columns.
         except (KeyError, TypeError, ValueError):
             return ()
 
@@ -300,10 +300,7 @@ class ParquetFile:
 
     @cached_property
     def _facts(self) -> tuple["pyarrow.Schema", int, int]:
-        """Schema, number of rows, and bytes of the largest row group.
-
-        What the footer says of each column is left: Arrow ends the process over some that are damaged.
-        """
+        """Schema, number of rows, and bytes of the largest row group; Arrow crashes over some facts of columns."""
         with _opened(self.path) as file:
             groups = (file.metadata.row_group(k) for k in range(file.num_row_groups))
             return file.schema_arrow, file.metadata.num_rows, max((one.total_byte_size for one in groups), default=0)
@@ -363,7 +360,7 @@ def _check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) 
         raise DataError(f"{path}: {fault}; {remedy}, or leave them out ({drop_setting(*wrong)})")
 
 
-TablePart = CsvFile | ParquetFile  # one file of a table
+TablePart = CsvFile | ParquetFile  # One file of a table.
 
 
 @dataclass(frozen=True, eq=False)
@@ -468,9 +465,8 @@ def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Column
     places = _input_places(spec, table, roles)
     if not places:
         told = f"has no inputs beside its {' and '.join(roles)}; its columns are {shown(map(repr, names)):.300}"
-        told += (
-            f" (the index of a frame: {shown(names[place] for place in sorted(table.index))})" if table.index else ""
-        )
+        index = shown(names[place] for place in sorted(table.index))
+        told += f" (the index of a frame: {index})" if table.index else ""
         raise DataError(f"{path}: {told}; cells are separated by commas, semicolons or tabs, below a line of names")
     columns = Columns(
         inputs=tuple(names[place] for place in places),
@@ -552,7 +548,7 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
         if asked is None and columns.target in names:
             target = names.index(columns.target)
         unknown = set(range(len(names))) - {*inputs, target, weights, groups, *others}
-        if target is None and columns.target is None and len(unknown) == 1:  # an estimator knows no name of its target
+        if target is None and columns.target is None and len(unknown) == 1:  # An estimator knows no target's name.
             (target,) = unknown
     else:
         every = [place for place in range(len(names)) if place not in others or place == target]

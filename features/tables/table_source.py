@@ -157,7 +157,7 @@ class TrainingTable:
         assert found.sample is not None
         drawn, codes = found.sample
         inputs = layout.without(order.left_out)
-        codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # np.delete copies all rows
+        codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # np.delete always copies.
         _check_names(table, inputs, named)
         learner.check(spec, order.left_out, place)
         warnings = tuple(order.warnings([layout.title(place) for place in layout.inputs]))

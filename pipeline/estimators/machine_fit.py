@@ -228,12 +228,8 @@ def _images(X: Any) -> NDArray[Any] | None:
 
 
 def _validated(machine: Any, X: Any, y: Any) -> tuple[NDArray[np.floating], NDArray[Any]]:
-    X, y = _numbers(
-        machine,
-        X,
-        y=given_labels(y) if is_classifier(machine) else numeric(y, "y"),
-        y_numeric=not is_classifier(machine),
-    )
+    are_labels = is_classifier(machine)
+    X, y = _numbers(machine, X, y=given_labels(y) if are_labels else numeric(y, "y"), y_numeric=not are_labels)
     names = getattr(machine, "feature_names_in_", range(X.shape[1]))
     for warning in array_warnings(X, [*map(str, names)]):  # `pandas.to_csv` writes the index as a column.
         warn(warning)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pipeline.prediction.trained_model import SparseKernelModel
 
 
-@dataclass(eq=False, repr=False)  # its __init__ stores each parameter as it is, as scikit-learn's conventions ask
+@dataclass(eq=False, repr=False)  # Its __init__ stores each parameter as it is, as scikit-learn asks.
 class KernelMachine(BaseEstimator):
     """The base of both estimators; `config.settings.PARAMETERS` has the setting of each parameter."""
 
@@ -61,14 +61,13 @@ class KernelMachine(BaseEstimator):
         Raises ValueError for parameters or data that make no sense, kernel values that overflow, and fewer
         than two classes with rows of positive weight; MemoryError where the Grams do not fit `memory_limit`.
         """
-        from pipeline.estimators.machine_fit import fit_machine  # Its import is slow.
+        from pipeline.estimators.machine_fit import fit_machine
 
         fit_machine(self, X, y, sample_weight, groups)
         return self
 
     def _decision(self, X: Any) -> NDArray[np.floating]:
-        """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
-        from pipeline.estimators.machine_fit import decision_of  # Its import is slow.
+        from pipeline.estimators.machine_fit import decision_of
 
         return decision_of(self, X)
 
@@ -80,7 +79,7 @@ class KernelMachine(BaseEstimator):
         the largest in absolute value first. All centers and the intercept add up to it. Where weights cancel, as in
         wide kernels, few centers explain little. Raises ValueError, also for a model without centers.
         """
-        from pipeline.estimators.machine_fit import explanations_of  # Its import is slow.
+        from pipeline.estimators.machine_fit import explanations_of
 
         return explanations_of(self, X, n)
 
@@ -99,7 +98,7 @@ class KernelMachine(BaseEstimator):
 
         Raises as `to_model`; CannotWriteError, also where anything but a model is there.
         """
-        from pipeline.prediction.trained_model import save_model  # Its import is slow.
+        from pipeline.prediction.trained_model import save_model
 
         save_model(Path(folder), self.to_model())
 
@@ -110,7 +109,7 @@ class KernelMachine(BaseEstimator):
         ValueError where it moves a center by more than a thousandth of the kernel's width, ModelFormatError for labels
         that are neither numbers nor text.
         """
-        from pipeline.estimators.machine_fit import model_of  # Its import is slow.
+        from pipeline.estimators.machine_fit import model_of
 
         return model_of(self)
 
@@ -263,7 +262,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         (mathematics.md, eq. 100). Raises ValueError where no rows were held out, weights have seen them, or they are
         too few.
         """
-        from pipeline.estimators.machine_fit import as_value_error  # Its import is slow.
+        from pipeline.estimators.machine_fit import as_value_error
 
         decision = np.asarray(self._decision(X), np.float64)
         with as_value_error():
@@ -338,7 +337,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
         The sets of new rows hold their labels at a level, see `SLKLRegressor.predict_interval`.
         """
-        from pipeline.estimators.machine_fit import as_value_error  # Its import is slow.
+        from pipeline.estimators.machine_fit import as_value_error
 
         decision = self._decision(X)
         with as_value_error():

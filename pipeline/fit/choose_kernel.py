@@ -59,7 +59,7 @@ def choose_kernel(work: Workspace, index: NDArray[np.int64], labels: Labels, fac
     if is_chosen(asked) or facts.by_folds:
         return _climb(work, index, labels, facts)
     (kernel,), sigma2 = kernels_of(asked), asked.sigma2
-    if isinstance(sigma2, str):  # the median
+    if isinstance(sigma2, str):  # It is the median.
         sigma2 = kernel.default_sigma2(open_features(work.features).X[_drawn(work, index)[:MEDIAN_POINTS]])
     return {"choice": as_json({"kernel": kernel.name, "sigma2": float(sigma2 or 0.0)})}
 
@@ -116,9 +116,8 @@ def _first(kernel: type[Kernel], sample: Sample, sigma2: float | str | None) -> 
     """Return the first trial of the search of a kernel: features as they are, at the width if one is given."""
     ones = np.ones(sample.points.shape[1], np.float32)
     typical = kernel.default_sigma2(sample.points[:MEDIAN_POINTS])
-    width = (
-        {"auto": FIRST_WIDTH * typical, "median": typical}[sigma2] if isinstance(sigma2, str) else float(sigma2 or 0)
-    )
+    named = {"auto": FIRST_WIDTH * typical, "median": typical}
+    width = named[sigma2] if isinstance(sigma2, str) else float(sigma2 or 0)
     return Trial(kernel, PLAIN, ones, width, 0, typical=typical)
 
 

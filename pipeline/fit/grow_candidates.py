@@ -76,10 +76,7 @@ def grow_candidates(work: Workspace) -> None:
 
 
 class _Growth:
-    """Fits of more and more candidates, of one width (mathematics.md, eq. 97).
-
-    The losses of each are committed; its statistics are kept for the next.
-    """
+    """Fits of more and more candidates, of one width (mathematics.md, eq. 97); the losses of each are committed."""
 
     def __init__(self, work: Workspace, sizes: list[int] | None = None) -> None:
         self._work = work
@@ -170,11 +167,9 @@ class _Growth:
             np.hstack([one.weights for one in weights]),
             np.concatenate([one.intercept for one in weights]),
         )
-        task = replace(self._work.row_task, sigma2=self.sigma2)
+        task, tried = replace(self._work.row_task, sigma2=self.sigma2), CalibrationWeights(every)
         name = f"{STATISTICS}/held-out"
-        decision, truth, counts, _ = held_out_decisions(
-            self._work, task, CalibrationWeights(every), name, "held-out rows"
-        )
+        decision, truth, counts, _ = held_out_decisions(self._work, task, tried, name, "held-out rows")
         self._work.store.drop(f"passes/{name}")
         of_ridges = np.split(decision, len(fractions), axis=1)
         losses = [self._losses(of_ridge, truth, counts) for of_ridge in of_ridges]

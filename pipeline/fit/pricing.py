@@ -260,16 +260,16 @@ class PricedRound:
         active = current.columns.cut(weights.columns)
         return compute_residuals(self.work, current.name, active, weights.weights, weights.intercept)
 
-    def of_gram(self, stripe: int = 512) -> NDArray[np.float64]:
-        """Return c_mᵀr of the working set, (W, T), from its statistics; a stripe of the Gram at a time.
+    def of_gram(self) -> NDArray[np.float64]:
+        """Return c_mᵀr of the working set, (W, T), from its statistics; 512 rows of the Gram at a time.
 
         Tiles of another shape round float32 columns otherwise: the gap of weights that are exact for the Gram would end
         at that rounding instead of near zero.
         """
         statistics, weights = self.working_set.statistics, self.weights
         found = statistics.kty - np.outer(statistics.column_sums, weights.intercept)
-        for start in range(0, len(found), stripe):
-            rows = slice(start, start + stripe)
+        for start in range(0, len(found), 512):
+            rows = slice(start, start + 512)
             found[rows] -= statistics.gram[rows][:, weights.columns] @ weights.weights
         return found
 

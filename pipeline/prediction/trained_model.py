@@ -175,10 +175,7 @@ class SparseKernelModel:
         its sign, for two classes); the largest come first. In a regression, those that move the number most, up or
         down, come first.
         """
-        if self.task == "multiclass":
-            added = columns * self.weights.T[predicted]
-        else:
-            added = columns * self.weights[:, 0]
+        added = columns * (self.weights.T[predicted] if self.task == "multiclass" else self.weights[:, 0])
         if self.task == "binary":
             added *= np.where(predicted, 1.0, -1.0)[:, None]
         sizes = np.abs(added)
