@@ -1,4 +1,4 @@
-"""Deformed copies of training images, made anew whenever they are read: to the same bytes, in whatever blocks.
+"""Deformed copies of training images, which are made whenever they are read, to the same bytes in any blocks.
 
 Training row r of K copies is copy r mod K of image r // K; copy 0 is the image itself. With c the middle of the image,
 the pixel p = (y, x) of another copy is the image at
@@ -8,7 +8,7 @@ the pixel p = (y, x) of another copy is the image at
 between pixels linearly, outside the image the nearest pixel of its border. The angle a, the scales s and u, the shear h
 and the shift t are drawn evenly, from minus to plus their strengths. d(p) lies between drawn displacements of the four
 nodes around p of a lattice, along each side in shares of (1 - cos) / 2, and so is smooth. Shifts and displacements are
-shares of the sides: images of any size deform alike. What is drawn is a hash of the seed, the number of the image and
+shares of the sides: images of any size deform alike. Drawn numbers are hashes of the seed, the number of the image and
 that of the copy: nothing is kept, and a copy does not depend on how many there are.
 """
 
@@ -33,7 +33,7 @@ _TOGETHER = 128  # As many rows at once are float64, the one type that the loop 
 
 
 def strengths(text: str) -> dict[str, Any]:
-    """Return what a text such as rotation:12,smooth:0,flip says. Raises ValueError with a reason, "must be ..."."""
+    """Return the strengths in a text such as rotation:12,smooth:0,flip. Raises ValueError with a text "must be ..."."""
     words = [word.strip().partition(":") for word in text.split(",")]
     with suppress(ValueError):  # A strength may be no number.
         found: dict[str, Any] = {name: float(number) if colon else name == "flip" for name, colon, number in words}
@@ -123,8 +123,8 @@ class Copies:
 def copied(source: Source, spec: SourceSpec) -> Source:
     """Return a source whose training rows are those of `source` and their deformed copies; tests stay as they are.
 
-    Each row counts as its image does: as with more images a penalty then weighs less, and weights of 1/K would make
-    every sum one of weighted rows. Raises as `Copies.of`.
+    Each row counts as much as its image: a penalty weighs less, as with more images. Weights of 1/K would make every
+    sum a weighted one. Raises as `Copies.of`.
     """
     n, copies = source.n_train, Copies.of(spec, source.input_shape)
     told = f"{copies.count - 1} deformed {'copy' if copies.count == 2 else 'copies'}"

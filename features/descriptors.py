@@ -304,7 +304,7 @@ def _vote_softly(
 ) -> None:
     """Add up the votes of one image.
 
-    shares (2, H, W): of each pixel's magnitude, in its bin `lower` (H, W) and in the next one; out (rows of cells,
+    shares (2, H, W): parts of each pixel's magnitude, in its bin `lower` (H, W) and in the next; out: (rows of cells,
     columns of cells, bins). The votes of a row of pixels are added up for all columns before they go to rows of cells.
     """
     height, width = lower.shape

@@ -70,7 +70,7 @@ def bit_counts(values: np.ndarray) -> np.ndarray:
 
 
 def scale_of(name: str, largest: float, counts: np.ndarray, *, are_whole: bool = True) -> float:
-    """Return what is white where pixels have a largest value and `bit_counts`. Raises DataError as `image_scale`.
+    """Return the value of white for pixels with a largest value and `bit_counts`. Raises DataError as `image_scale`.
 
     More than 8 bits are too dark where most pixels that are not black would have fewer than two bits of a byte.
     """
@@ -87,7 +87,7 @@ def scale_of(name: str, largest: float, counts: np.ndarray, *, are_whole: bool =
 
 
 def scale_of_parts(parts: Sequence[tuple[str, Iterable[np.ndarray]]]) -> float:
-    """Return what is white in the images of parts, by name and in pieces; DataError where they have two scales."""
+    """Return the value of white in the images of parts, by name and in pieces; DataError where they have two scales."""
     scale, *others = (image_scale(name, pieces) for name, pieces in parts)
     for (name, _), other in zip(parts[1:], others, strict=True):
         if other != scale and not BYTE_SCALE < other < scale:
@@ -114,7 +114,7 @@ def to_bytes(images: np.ndarray, scale: float, rows: Sequence[int] | np.ndarray)
 
 
 def rescaled(images: np.ndarray, scale: float) -> np.ndarray:
-    """Return images as `to_bytes`, unchecked: what is not finite becomes any byte."""
+    """Return images as `to_bytes` does, unchecked: values that are not finite become any byte."""
     with np.errstate(invalid="ignore"):
         if scale > BYTE_SCALE:
             return np.floor(images * (256 / (scale + 1))).astype(np.uint8)  # A power of two is an exact factor.
@@ -130,7 +130,7 @@ def check_scale(images: np.ndarray, scale: float) -> None:
 
 
 def idx_files(folder: Path, names: Iterable[str]) -> dict[str, Path]:
-    """Return where a folder has some of `IDX_FILES`. Raises MissingInputError with all that it lacks."""
+    """Return the paths of some of `IDX_FILES` in a folder. Raises MissingInputError naming all that it lacks."""
     found = {name: path for name in names if (path := idx_file(folder, name)) is not None}
     if missing := [name for name in names if name not in found]:
         words = "give MNIST's four IDX files, or"
@@ -139,7 +139,7 @@ def idx_files(folder: Path, names: Iterable[str]) -> dict[str, Path]:
 
 
 def idx_file(folder: Path, name: str) -> Path | None:
-    """Return where a folder has one of `IDX_FILES`, raw or with ``.gz``; None where it lacks it."""
+    """Return the path of one of `IDX_FILES` in a folder, raw or with ``.gz``; None where it is missing."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
@@ -153,7 +153,7 @@ def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
 
 
 def parse_idx(content: bytes, n_dimensions: int, name: str) -> np.ndarray:
-    """Return what the content of an IDX file holds. Raises as `read_idx`.
+    """Return the array in the content of an IDX file. Raises as `read_idx`.
 
     The format is big-endian: two zero bytes, a type (8 = unsigned byte, the only one read here), the number of
     dimensions, a uint32 for each, then the bytes in C order.

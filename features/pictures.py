@@ -1,13 +1,13 @@
 """Folders of pictures, a folder for each class: read once to check and hash them, then decoded block by block.
 
-Pillow decodes, which scikit-image and imageio read these formats with. It is called directly: that takes a sixth of the
-time for small pictures and a twentieth to resize large ones, lets other threads go on, and decodes the very bytes that
-were hashed.
+Pillow decodes them, as it does for scikit-image and imageio. It is called directly: that takes a sixth of the time for
+small pictures and a twentieth to resize large ones, lets other threads go on, and decodes the very bytes that were
+hashed.
 
-Only formats on a list are read, in forms on a list (`PICTURES`): what Pillow calls the format, the mode of the decoded
-pixels, and the way in which the file stores them. What Pillow decodes by halves is not on it: colour of 16 bits (it
-keeps 8, whatever is in them), signed pixels (it takes them for unsigned), and one transparent grey of other than 8 bits
-(it compares that with other values).
+Only forms on a list are read (`PICTURES`): Pillow's name of the format, the mode of the decoded pixels, and the way in
+which the file stores them. The list lacks forms that Pillow decodes wrongly: colour of 16 bits (it keeps 8, whatever is
+in them), signed pixels (it takes them for unsigned), and one transparent grey of other than 8 bits (it compares that
+with other values).
 """
 
 import hashlib
@@ -64,7 +64,7 @@ LEAST_COLOUR = {True: 4, False: 1}  # Channels of a coloured pixel differ by as 
 _alone = Lock()
 # Bytes that a pixel of a mode takes while it is decoded.
 PIXEL_BYTES = {"1": 3, "L": 2, "I;16": 10, "I;16B": 10, "I": 14, "LA": 14, "P": 14, "RGB": 12, "RGBA": 16}
-PICTURES: dict[tuple[str, str], tuple[str, ...]] = {  # (format, mode): ways in which pixels are stored
+PICTURES: dict[tuple[str, str], tuple[str, ...]] = {  # The ways to store pixels, by (format, mode).
     ("PNG", "1"): ("1",),
     ("PNG", "L"): ("L;2", "L;4", "L"),
     ("PNG", "I;16"): ("I;16B",),
@@ -104,17 +104,17 @@ class Decoded(NamedTuple):
     """A picture that was read from a file."""
 
     pixels: NDArray[np.uint8]  # (H, W) or (H, W, 3)
-    sha256: NDArray[np.uint64]  # (4,), of the file
+    sha256: NDArray[np.uint64]  # (4,): that of the file
     n_bytes: int  # what decoding took
     has_gap: bool  # whether zeros stand in a row in a JPEG, as where a block of a disk was lost
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """How files become pictures of one size, (height, width): stretched, where they have another.
+    """Decodes files to pictures of one size, (height, width), to which others are stretched.
 
-    Grey by luminance unless in `colour`. What is transparent is on white; a picture is turned as its camera says; of
-    files with 16 bits the upper 8 are taken where `scale` is white.
+    Pictures are grey by luminance unless in `colour`. Transparent pixels are on white; a picture is turned as its
+    camera says; pixels of 16 bits become bytes, with `scale` as white.
     """
 
     size: tuple[int, int]
@@ -228,7 +228,7 @@ def _stored(picture: Image.Image) -> str:
 
 
 def _each(work: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
-    """Yield what is made of each file by a few threads, or the reason as text why it cannot be read."""
+    """Yield the result of `work` for each file, by a few threads, or as text the reason why it cannot be read."""
 
     def tried(path: Path) -> Any:
         try:
@@ -264,8 +264,8 @@ class ReadPictures:
     scale: float  # what is white in pictures with more than 8 bits, else 255
     sha256: str  # the digest of names, files and pixels
     decoding_bytes: int  # what decoding the largest picture takes
-    notes: Sequence[str]  # what was passed over, and how they were resized
-    warnings: Sequence[str]  # what may be damaged
+    notes: Sequence[str]  # files that were passed over, and how pictures were resized
+    warnings: Sequence[str]  # pictures that may be damaged
 
 
 class Pictures:

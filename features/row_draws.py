@@ -1,4 +1,4 @@
-"""Keys of training rows, which decide what is held out or sampled: equal rows, or those of a group, go together."""
+"""Keys of training rows, which decide the rows that are held out or sampled: equal rows, or a group, go together."""
 
 import hashlib
 import re
@@ -38,7 +38,7 @@ def group_keys(groups: np.ndarray) -> RowKeys:
     """Return a key (n,) u8 of each of groups (n,), numbers or text: equal for those that read alike.
 
     Numbers are equal in any dtype, also in text, and read as Python writes them, whole ones without a point. Raises
-    DataError naming a row without a group: NaN, None, or what is a missing cell of a table.
+    DataError naming a row without a group: NaN, None, or a text that means a missing cell of a table.
     """
     names, rows, of_rows = np.unique(groups, return_index=True, return_inverse=True)
     digests = list[bytes]()

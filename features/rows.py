@@ -182,7 +182,7 @@ def give_back_memory() -> None:
 
 
 def some_of(values: Any, rows: Some) -> Any:
-    """Return some rows of an array, None of None."""
+    """Return some rows of an array; None for None."""
     return None if values is None else values[rows]
 
 
@@ -231,7 +231,7 @@ def root_of(array: Any) -> Any:
 
 
 def digest_rows(array: RowArray, keys: RowKeys | None = None, scale: float | None = None) -> str:
-    """Return the sha256 of dtype, shape and values, in pieces of 8 MiB; fill in row keys, of images as bytes."""
+    """Return the sha256 of dtype, shape and values, in pieces of 8 MiB; fill in row keys (images: of their bytes)."""
     if not array.shape:
         raise DataError("an array holds a single value; rows are needed")
     digest, begin = hashlib.sha256(f"{np.dtype(array.dtype).str} {tuple(array.shape)}".encode()), 0

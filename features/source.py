@@ -66,10 +66,10 @@ Tick = Callable[[int], None]  # It is told how many more rows were read.
 
 
 class Keeper(Protocol):
-    """Keeps what was found in tables and pictures; see `pipeline.datasets.open_data`."""
+    """Keeps the first readings of tables and pictures; see `pipeline.datasets.open_data`."""
 
     def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], Any], form: Any, /) -> Any:
-        """Return what was found at a path for a request, of a form that arrays are read as, or read it now."""
+        """Return the kept reading of a path for a request, as a `form` of arrays, or read it now."""
 
     def __hash__(self) -> int:
         """Return a hash: sources that are open are found by it."""
@@ -115,7 +115,7 @@ class SourceMemory:
     decoding: int = 0
 
     def reading(self, threads: int) -> int:
-        """Return what so many threads take while they read, beside what is held."""
+        """Return the bytes that threads take while they read, beside those held."""
         return min(threads * self.kept, self.decoded) + self.decoding
 
 
@@ -132,8 +132,8 @@ class Source:
     train: Rows
     test: Rows
     image_scale: float | None = None  # the white of images as they were given; None for other inputs
-    notes: tuple[str, ...] = ()  # what was assumed when the data were read: header, target column, classes
-    warnings: tuple[str, ...] = ()  # what makes errors doubtful: rows in order, damage
+    notes: tuple[str, ...] = ()  # assumptions when the data were read: header, target column, classes
+    warnings: tuple[str, ...] = ()  # reasons to doubt test errors: rows in order, damage
     columns: Columns | None = None  # columns of the file that the inputs are from; None where it is no table
     sampled: Callable[[Rows], Rows] | None = None  # returns some of the training rows of a table that is read in order
 
@@ -203,11 +203,11 @@ def source_of(
 ) -> Source:
     """Build a source from one set of rows as they were given, or from a train and a test part of their own.
 
-    Of one set, `spec.test_fraction` of the rows are the test part, see `chosen_rows`. Rows of weight 0 are as if they
-    were not there. scale: what is white in images, None for other inputs; labels_names: what errors call the labels of
-    each set, None for y.
+    One set gives `spec.test_fraction` of its rows to the test part, see `chosen_rows`. Rows of weight 0 are ignored.
+    scale: the white of images, None for other inputs; labels_names: the names of the labels of each set in errors, None
+    for y.
 
-    Raises DataError for shapes or labels of which nothing can be learned, UsageError for more rows than there are.
+    Raises DataError for shapes or labels that nothing can be learned from, UsageError for more rows than there are.
     """
     own = [f" of {part}" for part in PARTS] if len(given) > 1 else [""]  # Names of arrays in errors end so.
     names = labels_names or [f"y{of}" for of in own]

@@ -64,7 +64,7 @@ def low_fsync(descriptor: int, path: Path) -> None:
 
 
 def low_link(source: Path, target: Path) -> None:
-    """Give a file a second name, which nothing may have."""
+    """Give a file a second name, which must be free."""
     target.hardlink_to(source)
 
 
@@ -100,7 +100,7 @@ def open_plain(path: Path) -> io.BufferedReader:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Open, or make, a file of ours that stays open for a while; return its descriptor. Nothing is waited for.
+    """Open, or make, a file of ours that stays open for a while; return its descriptor, without waiting.
 
     Raises CorruptDataError where it is a link, a folder, a pipe, a device or a socket, OSError.
     """
@@ -201,9 +201,9 @@ def replacing(
 ) -> Iterator[_AsideFile]:
     """Yield a stream whose content becomes `path` in one step at the end; on any error nothing changes.
 
-    Without `replace`, what others have put there meanwhile stays. `sync_folder=False` leaves the fsync of the folder to
-    the caller; `sync_file=False` is for what may be lost with the power, but never be half there after a kill. Raises
-    CannotWriteError naming path, bytes wanted and cause.
+    Without `replace`, a file that others put there meanwhile stays. `sync_folder=False` leaves the fsync of the folder
+    to the caller; `sync_file=False` is for files that may be lost with the power, but never be half there after a kill.
+    Raises CannotWriteError naming path, bytes wanted and cause.
     """
     aside = temporary_path(path)
     with write_errors(path, wanted_bytes):
@@ -223,7 +223,7 @@ def replacing(
 
 
 def _name_new(aside: Path, path: Path) -> None:
-    """Rename a file to a name that nothing may have. Raises CannotWriteError where something has it, OSError."""
+    """Rename a file to a free name. Raises CannotWriteError where it is taken, OSError."""
     try:
         low_link(aside, path)
     except OSError:  # The name is taken, or the file system has no links.

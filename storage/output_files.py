@@ -1,4 +1,4 @@
-"""Outputs under a name that the user gives, whole under it or not there; predictions as .csv or .parquet.
+"""Outputs under a name from the user, whole or not there; predictions as .csv or .parquet.
 
 Predictions are written block by block, and memory does not grow with the rows: a .csv gets its lines, and a .parquet
 groups of rows of some MiB.
@@ -109,7 +109,7 @@ def _parquet_writer(
 
     columns = {"row": np.int64} | ({} if files is None else {"file": str}) | dict(dtypes)
     schema = pyarrow.schema([(name, type_of(np.dtype(dtype))) for name, dtype in columns.items()])
-    # What the footer says of a group, 2 kB for each column, stays in memory until the end. A group of at least 8√n of n
+    # The footer's facts of a group, 2 kB for each column, stay in memory until the end. A group of at least 8√n of n
     # rows keeps both small where columns are many. Dictionaries and bounds of distinct numbers are of no use.
     size = max(chunk_rows_for(8 * len(dtypes), n_rows), 8 * math.isqrt(n_rows))
     options = {"use_dictionary": ["label"], "write_statistics": ["row", "label"]}

@@ -1,13 +1,13 @@
 """From the codes of a table to its inputs: which columns only number the rows, and how the others are encoded.
 
 Cells are first *codes*, (n, columns) f8: a number, the place of a word in a list, -1 for an unknown word, NaN for a
-missing cell. Inputs are one-hot words, numbers with the median for a missing cell, and whether a cell was missing: what
-is learned for that on training rows is part of the model, and the same at prediction.
+missing cell. Inputs are one-hot words, numbers with the median for a missing cell, and whether a cell was missing:
+words and medians are learned on training rows, and are part of the model.
 
-Numbers of rows and times of entry rise or fall in all rows, with gaps or without. Of n rows in a random order, a column
+Numbers of rows and times of entry rise or fall in all rows, with gaps or without. A column of n rows in random order
 does that by chance once in n!/2, so that 10 rows are enough for one column, and 13 for a thousand of them (`CHANCE`).
-What is in the order of the rows alone helps to predict no row that is not among them. Columns that follow it less
-strictly may be inputs by which the rows were sorted, or numbers that restart: these are used, with a warning.
+The order of the rows alone helps to predict no other row. Columns that follow it less strictly may be inputs by which
+the rows were sorted, or numbers that restart: these are used, with a warning.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ Words = Sequence[Collection[str] | None]  # The words of each column in the orde
 
 @dataclass(frozen=True)
 class EncodingRequest:
-    """Which encoding was asked for."""
+    """The encoding that was asked for."""
 
     words: bool = False  # whether columns of words are encoded, one-hot
     columns: tuple[str, ...] = ()  # columns that are encoded though they hold numbers
@@ -49,7 +49,7 @@ class EncodingRequest:
 
     @classmethod
     def read(cls, categorical: str | None, missing: str | None, most: int = MOST_CATEGORIES) -> "EncodingRequest":
-        """Return what the settings ask for: onehot, or onehot:NAME,NAME."""
+        """Return the request in the settings: onehot, or onehot:NAME,NAME."""
         columns = map(normal_name, names_in((categorical or "").partition(":")[2]))
         return cls(categorical is not None, tuple(columns), missing, most)
 
@@ -131,7 +131,7 @@ class TableEncoding:
         return cls(tuple(ColumnEncoding(**one) for one in columns), described["missing"])
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on the columns that are encoded; none where there are none."""
+        """Return notes on the columns that are encoded."""
         words = [f"{column.name} ({len(column.words)})" for column in self.columns if column.words is not None]
         gaps = [column.name for column in self.columns if column.indicator]
         notes = [f"columns of words, with their number of categories: {shown(words)}"] if words else []
@@ -166,7 +166,7 @@ def learn_encoding(
 
 
 def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Return a note of cells with unknown words, by column; none where there are none."""
+    """Return a note on cells with unknown words, by column; none without such cells."""
     unknown = [f"{name} ({n_cells})" for name, n_cells in sorted(counts.items()) if n_cells]
     return (f"cells with a category that no training row has: {shown(unknown)}; they count as none",) if unknown else ()
 

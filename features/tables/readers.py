@@ -31,7 +31,7 @@ from features.words import counted, drop_setting, has_controls, normal_name, sho
 
 SEPARATORS = ",;\t"
 TARGET_NAMES = ("y", "target", "label")
-# What columns of parquet may hold, by the names of Arrow; also as values of a dictionary.
+# Columns of parquet may have these types of Arrow, or dictionaries of such values.
 PARQUET_TYPES = {
     **dict.fromkeys(("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"), "numbers"),
     **dict.fromkeys(("halffloat", "float", "double"), "numbers"),
@@ -80,8 +80,8 @@ class Batch:
 class CsvFile:
     """Lines of cells that commas, semicolons or tabs separate, see `_separator_of`.
 
-    header: whether the first line that is not blank holds the names of the columns; None: unless it has numbers alone.
-    decimal: what stands before the decimals of numbers, a point or a comma; numbers with the other one are refused.
+    header: whether the first line that is not blank holds the names of the columns; None: unless it has only numbers.
+    decimal: the decimal mark of numbers, a point or a comma; numbers with the other one are refused.
     """
 
     index_columns: Sequence[str] = ()  # a text names none
@@ -143,7 +143,7 @@ class CsvFile:
         return sum(batch.n_rows for batch in self.batches((0,)))
 
     def reading_bytes(self) -> int:
-        """Return how many bytes reading its rows takes: texts, numbers and what is read ahead of some blocks."""
+        """Return how many bytes reading its rows takes: texts, numbers and blocks that are read ahead."""
         return 45 * self._block_bytes + COLUMN_BYTES * len(self._first[1])
 
     @property
@@ -233,7 +233,7 @@ class CsvFile:
         return last[0][0]
 
     def _damage(self, words: str, start: int) -> DataError:
-        """Return what is wrong with a file, from what Arrow says of it after a row."""
+        """Return the error of a file, from Arrow's words on it after a row."""
         with open_unpacked(self.path) as stream, suppress(csv.Error):
             lines = self._lines(stream, max(MOST_LINE_BYTES, self._block_bytes))
             deque(lines, maxlen=0)  # Arrow names no line that is no text.
@@ -338,7 +338,7 @@ class ParquetFile:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
-    """Open a file; what is wrong with it, also while it is read, becomes DataError."""
+    """Open a file; its faults become DataError, also while it is read."""
     with open_plain(path) as stream:
         try:
             yield pyarrow.parquet.ParquetFile(stream, buffer_size=BUFFER_BYTES, page_checksum_verification=True)

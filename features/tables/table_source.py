@@ -1,7 +1,7 @@
-"""Tables to train on: learned in one reading, and read once more, in order, by whoever writes their features.
+"""Tables to train on: learned in one reading, and read once more, in order, to write their features.
 
 The first reading learns types, words, medians, labels, weights, groups, and whether the table can be used as it is. It
-keeps the codes of a sample of the rows, of all where the table is small.
+keeps the codes of a sample of the rows, or of all rows of a small table.
 """
 
 import hashlib
@@ -71,15 +71,15 @@ class ReadTable:
     labels: NDArray[Any]  # (n,)
     weights: NDArray[np.float64] | None  # (n,)
     groups: RowKeys | None  # (n,)
-    keys: RowKeys  # (n,) of the inputs: equal where all cells are, in the test file as in the training file
+    keys: RowKeys  # (n,): keys of the inputs; equal rows have equal keys, also in the test file
     codes_sha256: str
     sha256: str  # the digest of all that was read, with names and words
     left_out: Sequence[int] = ()  # inputs asked for that only number the rows; the other fields are without them
-    notes: Sequence[str] = ()  # what was seen of the cells
-    warnings: Sequence[str] = ()  # what was seen of the order of the rows
+    notes: Sequence[str] = ()  # on the cells
+    warnings: Sequence[str] = ()  # on the order of the rows
     encoding: Mapping[str, Any] | None = None  # a described `TableEncoding`; None for numbers alone, or a test file
     unknown: Mapping[str, int] = field(default_factory=dict)  # number of cells of each column with an unknown word
-    # Some of the rows (m,), ascending, and their codes (m, columns); None where they were not kept.
+    # A sample of the rows (m,), ascending, and their codes (m, columns); None where it was not kept.
     sample: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
 
     @property
@@ -122,7 +122,7 @@ def _codes_again(table: Table, layout: TableLayout, found: ReadTable) -> RowArra
 
 
 class TrainingTable:
-    """A table to train on: what its first reading found, and the sample of its rows that is learned from.
+    """A table to train on: its first reading, and the sample of its rows that is learned from.
 
     Raises DataError for a file, line, row or cell that cannot be read, with all columns that need a setting;
     UsageError where a column that is asked for is none.
@@ -208,11 +208,11 @@ class TrainingTable:
 
 
 def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> Source:
-    """Open a table; `spec.test` is one more, whose columns are matched by name where both have names.
+    """Open a table; `spec.test` is a second one, whose columns are matched by name where both have names.
 
     The target is the column `spec.target`, else one named y, target or label, else the last; its labels may be text.
-    Words and missing cells are inputs where that is asked for. Memory is about 60 bytes a row and 64 MiB, and 8 bytes a
-    cell where there is no `keeper`, as then rows are read in any order.
+    Words and missing cells are inputs if asked for. Memory is about 60 bytes a row and 64 MiB; without a `keeper` also
+    8 bytes a cell, as rows are read in any order.
 
     Raises as `TrainingTable`, DataError for a test file without one of the columns, MissingInputError.
     """

@@ -1,4 +1,4 @@
-"""Options of the commands: all of `train`, with a flag for each setting that has one, and what others share."""
+"""Options of the commands: all of `train`, with a flag for each setting that has one, and those that others share."""
 
 import argparse
 import shlex
@@ -47,7 +47,7 @@ class Arguments:
 
 
 RESUME = ("never", "auto", "require")
-# What most people need first, in the order of --help; then come the sections of the configuration.
+# The options that --help lists first; the sections of the configuration follow.
 FIRST = (
     "data.target",
     "data.test",
@@ -104,7 +104,7 @@ def check_plain(words: Iterable[str]) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> Arguments:
-    """Return what was typed; ConfigError for an unknown or malformed option. `--help` prints and exits."""
+    """Return the arguments typed; ConfigError for an unknown or malformed option. `--help` prints and exits."""
     words = sys.argv[1:] if argv is None else argv
     typed = vars(_train_parser().parse_args(words))
     given = {key: (typed.pop(key), flag) for key, setting in SETTINGS.items() if (flag := setting.flag)}

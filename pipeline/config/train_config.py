@@ -62,7 +62,7 @@ def _number(value: Any) -> float:
 
 @dataclass(frozen=True)
 class OneOf:
-    """A parser that accepts the listed words, and what `otherwise` makes of any other value."""
+    """A parser that accepts the listed words; `otherwise` parses any other value."""
 
     choices: tuple[str, ...]
     otherwise: Callable[[Any], Any] | None = None

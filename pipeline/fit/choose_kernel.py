@@ -138,7 +138,7 @@ def folds_of(n_rows: int) -> int:
 
 
 def rungs_of(most: int, by_folds: int) -> list[Rung]:
-    """Return the rungs with at most so many candidates; the last has all of them where folds choose the fit."""
+    """Return the rungs up to `most` candidates, or up to all `by_folds` of them where folds choose the fit."""
     last = by_folds or most
     rungs = [rung for rung in RUNGS if 1.5 * rung.n_centers <= last]
     if not rungs and last > 1 and not by_folds:  # Folds have few candidates, which cost little; a draw decides much.

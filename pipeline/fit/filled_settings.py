@@ -1,8 +1,7 @@
 """Settings are filled in here, once, before anything is computed; those that make no sense for the data are refused.
 
-`fill_in_features` knows the data, `fill_in` also how many features there are and what fits; the plan adds how many
-candidates have their Gram in memory at once (`pipeline/plan.py`). A run keeps what was filled in; nothing is filled in
-when it is resumed.
+`fill_in_features` knows the data, `fill_in` also the number of features and the memory; the plan adds how many
+candidates have their Gram in memory at once (`pipeline/plan.py`). A run keeps these settings when it is resumed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -77,7 +76,7 @@ class MemoryBudget:
 def fill_in(
     asked: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: MemoryBudget
 ) -> tuple[TrainConfig, list[str]]:
-    """Fill in what the data decide: penalty, width, scales, number of centers; return notes for the user."""
+    """Fill in the settings that data decide: penalty, width, scales, number of centers; return notes for the user."""
     config, raw = asked, asked.features.name == "raw"
     chosen = asked.solver.penalty is not None or "solver.refit" in explicit
     if config.kernel.name == AUTO_KERNEL:  # It chooses the width as well.
@@ -179,7 +178,7 @@ def _with_memory(
 
 
 def with_candidates(config: TrainConfig, count: int) -> TrainConfig:
-    """Return the settings with so many candidates, and the Gram of all in memory."""
+    """Return the settings with another number of candidates, and the Gram of all in memory."""
     return with_values(config, {"centers.count": count, "centers.working_set": count})
 
 

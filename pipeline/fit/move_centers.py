@@ -318,7 +318,7 @@ def gradient_pass(rows: RowTask, given: Stored, points: NDArray[np.floating]) ->
     Residuals and weights are divided by their bounds, so that every pull is within ±1, and every term of a sum within a
     few kernel widths and the distance of its center from the middle: that fixes the units of the exact sums.
 
-    given : has points (m, d), weights (m, T) f8 and intercept (T,) f8
+    given : points (m, d), weights (m, T) f8 and intercept (T,) f8
     """
     shape = points.shape
     blocks = gradient_blocks(rows.shape.n_train, *shape)

@@ -1,6 +1,6 @@
 """Split conformal prediction: intervals and sets of labels that hold the truth of new rows at a given level.
 
-Scores of rows that weights were not fitted to say how far a truth may be off: of a number |y - f|, of a label 1 - p.
+Scores of rows that weights were not fitted to say how far a truth may be off: |y - f| for numbers, 1 - p for labels.
 """
 
 import math
@@ -66,5 +66,5 @@ def conformal_of(scores: Values, weights: Values, units: NDArray[Any]) -> Confor
 
 
 def label_sets(p: Values, quantile: float) -> NDArray[np.bool_]:
-    """Return which labels are in the set of each row, (rows, K), the likeliest too (mathematics.md, eq. 101)."""
+    """Return whether labels are in the set of each row, (rows, K); the likeliest is in it (mathematics.md, eq. 101)."""
     return (1.0 - p <= quantile) | (p == p.max(axis=1, keepdims=True))

@@ -62,9 +62,10 @@ def calibration_sums(
 ) -> Sums:
     """Return sums of how well probabilities fit the true classes (rows,), over rows with weights s (rows,).
 
-    log_loss, brier: of -log p of the true class, and of Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for others;
-    of two classes half of it, (p_1 - y_1)², as in scikit-learn. bin_rows, bin_confidence, bin_right (15,): of the rows
-    in each bin of the largest probability their weights, the sum of that probability, and those of that class.
+    log_loss: the sum of -log p of the true class; brier: that of Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for
+    others, for two classes half of it, (p_1 - y_1)², as in scikit-learn. bin_rows, bin_confidence, bin_right (15,): for
+    each bin of the largest probability the weights of its rows, the sums of that probability, and the weights of the
+    rows of that class.
     """
     shifted = _shifted(decision, calibration)
     sums = np.exp(shifted).sum(axis=1)
@@ -82,7 +83,7 @@ def calibration_sums(
 
 
 def calibration_numbers(sums: Sums) -> dict[str, Any]:
-    """Return what reports show: mean log loss and Brier score, expected calibration error (mathematics.md, eq. 80)."""
+    """Return mean log loss and Brier score, expected calibration error (mathematics.md, eq. 80), and its bins."""
     bins = list(zip(*(sums[f"bin_{name}"].tolist() for name in ("rows", "confidence", "right")), strict=True))
     total = sum(rows for rows, _, _ in bins)
     return {
@@ -122,11 +123,11 @@ def score_sums(
 ) -> Sums:
     """Return sums of decision values (rows, T) against true classes or values (rows,), of rows with weights (rows,).
 
-    counted: the weights of the rows. Of values: squared_error, absolute_error; at_limit: how many are one of the
-    limits; mean, spread: of the true values, their mean and their squared distances from it. Of classes: confusion
-    (K, K) i8, rows [truth][predicted]; wrong, n_wrong: the weights and the number of those predicted as another class;
+    counted: the weights of the rows. For values: squared_error, absolute_error; at_limit: how many are one of the
+    limits; mean, spread: the mean of the true values, and their squared distances from it. For classes: confusion
+    (K, K) i8, rows [truth][predicted]; wrong, n_wrong: the weights and the number of rows predicted as another class;
     by_class (K, 3): the weights of the rows of each class, of those predicted as it, and of both; with a
-    calibration those of `calibration_sums`.
+    calibration the sums of `calibration_sums`.
     """
     s = np.ones(len(truth)) if weights is None else weights
     sums: Sums = {"counted": s.sum()}

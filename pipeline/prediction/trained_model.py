@@ -1,4 +1,4 @@
-"""The trained model: a sum of kernel columns, and what its inputs and outputs mean; and its folder.
+"""The trained model, a sum of kernel columns with the meaning of its inputs and outputs, and its folder.
 
 The folder has one file, model.npz: its arrays, and as facts its description. It loads without the rest of its run.
 """
@@ -62,7 +62,7 @@ class Explained(NamedTuple):
 
     centers: NDArray[np.int64]  # (rows, n)
     added: NDArray[np.float64]  # (rows, n)
-    shares: NDArray[np.float64]  # (rows, n): of the sum of the absolute values that all centers add
+    shares: NDArray[np.float64]  # (rows, n): added values over the sum of the absolute values of all centers
     total: NDArray[np.float64]  # (rows,): the sum of the shares of all centers
 
     @property
@@ -224,7 +224,7 @@ class SparseKernelModel:
         return decision[:, :1] + self._quantile(level) * np.array([-1.0, 1.0])
 
     def sets_of(self, decision: NDArray[np.floating], level: float) -> NDArray[np.bool_]:
-        """Return which labels are in the set of each row, (rows, classes), that holds the truth of new rows at a level.
+        """Return whether labels are in the set of each row, (rows, classes), that holds its truth at a level.
 
         Raises ConfigError with the reason.
         """
@@ -254,7 +254,7 @@ class SparseKernelModel:
         return {"covered": s @ ((low <= truth) & (truth <= high)), "sizes": s @ (high - low)}
 
     def description(self) -> dict[str, Any]:
-        """Return the JSON half of the model: what is not an array. No time, path or host."""
+        """Return the JSON half of the model: all but its arrays, without time, path or host."""
         kernel: dict[str, Any] = {"name": self.kernel.name, "sigma2": self.sigma2}
         if self.feature_scales is not None:
             kernel[SCALES] = "learned" if self.feature_scales.ndim == 1 else "metric"

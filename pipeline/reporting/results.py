@@ -1,4 +1,4 @@
-"""What a run has come to: the content of report.json; `run_facts` makes a table of it."""
+"""The results of a run, the content of report.json; `run_facts` makes a table of them."""
 
 from typing import Any
 

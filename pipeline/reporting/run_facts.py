@@ -1,4 +1,4 @@
-"""What a run is doing, or how it ended: facts for programs, lines and short tables for people.
+"""The state of a run, or its end: facts for programs, lines and short tables for people.
 
 Reads only, and takes no lock.
 """
@@ -37,14 +37,14 @@ _Value = TypeVar("_Value")
 
 
 def status(root: Path) -> dict[str, Any]:
-    """Return the facts; what is not known is None. Raises MissingRunError where there is no run.
+    """Return the facts; unknown ones are None. Raises MissingRunError where there is no run.
 
     `state`: running (a process holds the lock), finished (has a report), stopped (on request), failed (see
     `last_error`), or killed. `damaged` lists what could not be read.
     """
     layout = RunLayout(root)
     damaged: list[str] = []
-    # Who holds the lock is asked first: a run that ends meanwhile counts as running once more, never as killed.
+    # The lock comes first: a run that ends meanwhile counts as running once more, never as killed.
     held_by = holder(layout.lock)
     is_run = layout.config.exists() or layout.state.exists()
     if not (is_run or held_by):
