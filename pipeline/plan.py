@@ -78,8 +78,7 @@ class Plan:
             + (" (the feature store exists)" if built else ""),
             f"{'stage':<12}{'memory':>14}{'disk':>14}",
         ]
-        for name, needs in self.stages:
-            rows.append(f"{name:<12}{_size(needs.memory):>14}{_size(needs.disk):>14}")
+        rows += [f"{name:<12}{_size(needs.memory):>14}{_size(needs.disk):>14}" for name, needs in self.stages]
         threads, processes = self.workers.threads, self.workers.processes
         who = counted(threads, "worker") + (f" in {processes} processes" if 1 < processes < threads else "")
         rows.append(f"limit {_size(self.limit_bytes)}, {who}")

@@ -42,9 +42,7 @@ def texts_of(values: "pyarrow.Array") -> "pyarrow.Array":
 
 
 def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int64]]:
-    """Return the distinct texts of a column (None: missing) in the order of their first rows, and the place (n,) of
-    each row's text among them.
-    """
+    """Return the distinct texts of a column (None: missing), by their first rows, and the place (n,) of each row's."""
     coded = texts_of(values).dictionary_encode(null_encoding="encode")
     return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
 
