@@ -77,7 +77,7 @@ from storage.zarr_arrays import chunk_rows_for
 
 BLOCK_BYTES = 64 * 2**20  # Features, kernel values and their float64 copies of a block take no more.
 MOST_BLOCK_ROWS, LEAST_BLOCK_ROWS = 4096, 64
-MOST_MOVED = 1e-3  # If float32 moves centers by fewer kernel widths, kernel values change by no more.
+MOST_MOVED = 1e-3  # Float32 may move centers by as many kernel widths; kernel values change by no more.
 LOG_EVERY = 100  # A greedy choice logs whenever it has chosen as many more centers.
 NONE_MEANS = dict.fromkeys(("feature_scale", "refit", "select"), "none")  # Else None is left to the data.
 

@@ -39,7 +39,7 @@ HISTOGRAM_SIGMA2 = 4.0
 ROOT_SIGMA2 = 8.0  # Roots of sphog have a squared norm of 20 for any image size.
 MOST_TRIED = 2000  # A kernel is tried on no more candidates, unless the fit grows: more cost more than they tell.
 MOST_AT_ONCE = 8000  # For one penalty, the Gram of more candidates is formed only if asked for.
-WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # The first that fits is taken, if not all do.
+WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # The first size that fits is taken.
 PENALISED = {"solver.tolerance", "solver.max_sweeps", "solver.schedule"}
 
 
