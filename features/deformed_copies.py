@@ -1,4 +1,4 @@
-"""Deformed copies of training images, made anew whenever they are read: to the same bytes, in whatever blocks.
+"""Deformed copies of training images, which are made whenever they are read, to the same bytes in any blocks.
 
 Training row r of K copies is copy r mod K of image r // K; copy 0 is the image itself. With c the middle of the image,
 the pixel p = (y, x) of another copy is the image at
@@ -8,7 +8,7 @@ the pixel p = (y, x) of another copy is the image at
 between pixels linearly, outside the image the nearest pixel of its border. The angle a, the scales s and u, the shear h
 and the shift t are drawn evenly, from minus to plus their strengths. d(p) lies between drawn displacements of the four
 nodes around p of a lattice, along each side in shares of (1 - cos) / 2, and so is smooth. Shifts and displacements are
-shares of the sides: images of any size deform alike. What is drawn is a hash of the seed, the number of the image and
+shares of the sides: images of any size deform alike. Drawn numbers are hashes of the seed, the number of the image and
 that of the copy: nothing is kept, and a copy does not depend on how many there are.
 """
 
@@ -27,15 +27,15 @@ from features.source import Source, SourceSpec
 
 ALGORITHM_VERSION = 1
 MOST = {"rotation": 180.0, "scale": 0.9, "shear": 1.0, "shift": 1.0, "smooth": 1.0, "flip": 1.0}
-NODES = 5  # of the lattice along a side, a quarter of it apart
-DRAWN = 7 + 2 * NODES**2  # numbers for each copy
-_TOGETHER = 128  # rows that are made float64 for the compiled loop, so that it is compiled for one type
+NODES = 5  # The lattice has as many along a side, a quarter of the side apart.
+DRAWN = 7 + 2 * NODES**2  # As many numbers are drawn for each copy.
+_TOGETHER = 128  # As many rows at once are float64, the one type that the loop is compiled for.
 
 
 def strengths(text: str) -> dict[str, Any]:
-    """Return what a text such as rotation:12,smooth:0,flip says. Raises ValueError with a reason, "must be ..."."""
+    """Return the strengths in a text such as rotation:12,smooth:0,flip. Raises ValueError with a text "must be ..."."""
     words = [word.strip().partition(":") for word in text.split(",")]
-    with suppress(ValueError):  # of what is no number
+    with suppress(ValueError):  # A strength may be no number.
         found: dict[str, Any] = {name: float(number) if colon else name == "flip" for name, colon, number in words}
         known = [name in MOST and (name == "flip") != bool(colon) for name, colon, _ in words]
         if len(found) == len(words) and all(known) and all(0.0 <= found[name] <= MOST[name] for name in found):
@@ -67,7 +67,7 @@ class Copies:
         return cls(spec.copies, spec.seed, **({} if spec.deform is None else strengths(spec.deform)))
 
     def deformed(self, images: np.ndarray, rows: NDArray[np.int64]) -> np.ndarray:
-        """Return rows (m, H, W) or (m, H, W, channels) of those numbers, from their images; bytes stay bytes.
+        """Return the rows (m, H, W) or (m, H, W, channels) with numbers (m,), from their images; bytes stay bytes.
 
         6 µs a row of 28 x 28, in one thread. Memory: the rows, and 128 of them as float64.
         """
@@ -85,12 +85,12 @@ class Copies:
         return out
 
     def keys(self, of_images: RowKeys, rows: NDArray[np.int64]) -> RowKeys:
-        """Return the keys (m,) u8 of rows of those numbers, from the keys of their images."""
+        """Return the keys (m,) u8 of the rows with numbers (m,), from the keys of their images."""
         of_rows, numbers = np.divmod(rows, self.count)
         return np.where(numbers, of_images ^ pair_keys(of_rows, numbers), of_images)
 
     def of_images(self, images: Rows) -> Rows:
-        """Return the rows that images become: copies are in the group of their image, or are one."""
+        """Return the rows that images become; copies of an image are in its group, or are a group."""
         X, known, numbers = images.X, images.keys, images.numbers
         known = keys_of_inputs(X) if known is None else known
         of_rows = np.repeat(np.arange(len(images)), self.count)
@@ -109,7 +109,7 @@ class Copies:
         )
 
     def _maps(self, drawn: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return maps (n, 6), A row by row and t, and nodes (n, 2, …) of numbers (n, DRAWN) in [0, 1); y before x."""
+        """Return maps (n, 6), A row by row and t, and nodes (n, 2, …) from numbers (n, DRAWN) in [0, 1); y before x."""
         even, sides = 2.0 * drawn - 1.0, np.array([height, width], np.float64)
         angle, (s, u) = np.radians(self.rotation) * even[:, 0], self.scale * even[:, 1:3].T
         h, mirrored = self.shear * even[:, 3], np.where(self.flip & (even[:, 6] < 0.0), -1.0, 1.0)
@@ -123,8 +123,8 @@ class Copies:
 def copied(source: Source, spec: SourceSpec) -> Source:
     """Return a source whose training rows are those of `source` and their deformed copies; tests stay as they are.
 
-    Each row counts as its image does: as with more images a penalty then weighs less, and weights of 1/K would make
-    every sum one of weighted rows. Raises as `Copies.of`.
+    Each row counts as much as its image: a penalty weighs less, as with more images. Weights of 1/K would make every
+    sum a weighted one. Raises as `Copies.of`.
     """
     n, copies = source.n_train, Copies.of(spec, source.input_shape)
     told = f"{copies.count - 1} deformed {'copy' if copies.count == 2 else 'copies'}"
@@ -137,7 +137,7 @@ def copied(source: Source, spec: SourceSpec) -> Source:
 
 
 def eased(side: int) -> np.ndarray:
-    """Return where the pixels along a side (side,) f8 are among nodes 0, 1, …: past one by a share of (1 - cos) / 2."""
+    """Return the places (side,) f8 of the pixels of a side among nodes 0, 1, …, eased by (1 - cos) / 2 between them."""
     at = np.arange(side) * ((NODES - 1) / (max(side, 2) - 1))
     return np.floor(at) + (1.0 - np.cos(np.pi * (at % 1.0))) / 2
 

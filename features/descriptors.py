@@ -52,16 +52,16 @@ from features.errors import UsageError
 
 VERSIONS = {"soft-hog": 1, "sphog": 1, "raw": 1}
 DESKEW_VERSION = 1
-FLAT = 1e-12  # squared pixels: a vertical spread below is the rounding of an image whose ink is in one row
-SIDE = 28  # pixels of images; held-out rows of MNIST chose the defaults for it (docs/pictures.md)
+FLAT = 1e-12  # A smaller vertical spread, in squared pixels, is the rounding of an image whose ink is in one row.
+SIDE = 28  # Held-out rows of MNIST chose the defaults, for images of as many pixels a side (docs/pictures.md).
 ORIENTATIONS, CELL, STRIDE, SCALE = 8, 5.0, 0.7, 0.8
-LEAST_CELL, SMALL_SIDE = 4.0, 14  # pixels, of images down to that side; of smaller ones all shrinks with the image
-LEAST_SCALE, MOST_SCALE = 0.3, 45.0  # pixels; beyond, a gradient is of nothing, or of all
+LEAST_CELL, SMALL_SIDE = 4.0, 14  # Cells are as large, in pixels, down to that side; they shrink with smaller images.
+LEAST_SCALE, MOST_SCALE = 0.3, 45.0  # Beyond these pixels, a gradient spans no pixel, or the whole image.
 FLOOR = 1e-10
 MOST_FEATURES = 1_000_000
-_IMAGES_AT_ONCE = 64  # that are made float64 for the compiled loop, so that it is compiled for one type
-_GAUSSIAN_ENDS = 2.5  # standard deviations from its middle
-_ROUNDING = 1e-9  # of a quotient that is a whole number but for its last digits
+_IMAGES_AT_ONCE = 64  # As many at once are float64, the one type that the loops are compiled for.
+_GAUSSIAN_ENDS = 2.5  # The Gaussian is cut as many standard deviations from its middle.
+_ROUNDING = 1e-9  # A quotient that is this close to a whole number counts as one.
 SMOOTH_0, SMOOTH_1, SMOOTH_2 = 1.0, 0.878, 0.594
 SLOPE_1, SLOPE_2 = 1.0, 0.100
 N_BINS = 12
@@ -118,7 +118,7 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
         return flat / np.float32(255.0) if is_bytes else flat
     histograms = sphog(inputs) if spec.name == "sphog" else soft_hog(inputs)
     if spec.power == 0.5:
-        np.sqrt(histograms, out=histograms)  # exactly rounded
+        np.sqrt(histograms, out=histograms)  # A root is exactly rounded.
     elif spec.power != 1.0:
         np.power(histograms, np.float32(spec.power), out=histograms)
     if not spec.brightness:
@@ -130,7 +130,7 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
 def parameters(spec: FeatureSpec) -> dict[str, Any]:
     """Return, as JSON-able values, all that determines the features of given inputs."""
     described: dict[str, Any] = {"name": spec.name, "algorithm_version": VERSIONS[spec.name]}
-    # What is off is not named, as before it could be on: features and models without it are still the same.
+    # Options that are off are not named: features and models from before they existed are still the same.
     if spec.deskew:
         described |= {"deskew": float(spec.deskew), "deskew_version": DESKEW_VERSION}
     if spec.power != 1.0:
@@ -143,7 +143,7 @@ def parameters(spec: FeatureSpec) -> dict[str, Any]:
 def deskewed(images: np.ndarray, strength: float) -> np.ndarray:
     """Return images (n, H, W), bytes or floats, made upright by parts, above 0 to 1, of the full shear; 5 µs each.
 
-    They are on the same scale; float64 of float64 images, float32 of all others.
+    Their scale stays. Float64 images give float64, all others float32.
     """
     out = np.empty(images.shape, np.float64 if images.dtype == np.float64 else np.float32)
     border = np.ones(images.shape[1:], dtype=bool)
@@ -159,7 +159,7 @@ def deskewed(images: np.ndarray, strength: float) -> np.ndarray:
 
 @njit(nogil=True)
 def _slant(image: np.ndarray, ground: float) -> tuple[float, float]:
-    """Return slant and centre row of the ink |image - ground| (H, W); the slant is 0 where there is none to see."""
+    """Return slant and centre row of the ink |image - ground| (H, W); the slant is 0 where it cannot be told."""
     height, width = image.shape
     mass = row_sum = column_sum = 0.0
     for y in range(height):
@@ -197,7 +197,7 @@ def deskew_rows(images: np.ndarray, grounds: np.ndarray, strength: float, out: n
                 left, right = x + whole, x + whole + 1
                 low = image[y, left] if 0 <= left < width else ground
                 high = image[y, right] if 0 <= right < width else ground
-                out[i, y, x] = low + part * (high - low)  # of equals exactly that, so that flat regions stay flat
+                out[i, y, x] = low + part * (high - low)  # Equal pixels stay as they are.
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class SoftHog:
 
     @classmethod
     def of(cls, height: int, width: int) -> "SoftHog":
-        """Return what suits images of a size: in proportion to the smaller side, but from 14 to 28 pixels."""
+        """Return the parameters for images of a size, in proportion to the smaller side, but from 14 to 28 pixels."""
         side = min(height, width)
         share = min(side / SMALL_SIDE, 1.0)
         cell, scale = max(CELL * side / SIDE, LEAST_CELL * share, 1.0), SCALE * max(side / SIDE, share)
@@ -304,7 +304,7 @@ def _vote_softly(
 ) -> None:
     """Add up the votes of one image.
 
-    shares (2, H, W): of each pixel's magnitude, in its bin `lower` (H, W) and in the next one; out (rows of cells,
+    shares (2, H, W): parts of each pixel's magnitude, in its bin `lower` (H, W) and in the next; out: (rows of cells,
     columns of cells, bins). The votes of a row of pixels are added up for all columns before they go to rows of cells.
     """
     height, width = lower.shape
@@ -348,7 +348,7 @@ def soft_hog_rows(
     cells = histograms.reshape(rows.shape[1], columns.shape[1], ORIENTATIONS)
     for i in range(padded.shape[0]):
         _gradient(padded[i, 0], bell, slope, space)
-        for channel in range(1, padded.shape[1]):  # the strongest gradient counts
+        for channel in range(1, padded.shape[1]):  # The strongest gradient counts.
             _gradient(padded[i, channel], bell, slope, other)
             for y in range(height):
                 for x in range(width):

@@ -1,4 +1,4 @@
-"""Arrays of images: which are read, and the one scale on which all become bytes; others are refused. And IDX files.
+"""Arrays of images: which of them are read, and the one scale on which all become bytes. And IDX files.
 
 The largest value of the training images decides what white is: 2^k - 1, whatever the dtype. So the same images give the
 same bytes as uint8, int64 or float32, from 0 to 255 or from 0 to 1.
@@ -15,13 +15,13 @@ import numpy as np
 from features.errors import DataError, MissingInputError
 from features.input_files import KNOWN_PICTURES, open_plain
 
-SCALES = (1.0, 255.0, 1023.0, 4095.0, 16383.0, 65535.0)  # 2^k - 1 for the bits of images: cameras have 8 and more
+SCALES = (1.0, 255.0, 1023.0, 4095.0, 16383.0, 65535.0)  # White is 2^k - 1 in images of k bits; cameras have 8 or more.
 BYTE_SCALE = 255.0
 MOST_BITS = 16
 ONE_SCALE = "shift, multiply or divide, so that both are on one scale"
 LEAST_FRACTION = 1 / 16  # Images whose largest fraction is smaller are on another scale.
-LEAST_FRACTION_OF_BYTES = 127  # So are those whose largest is above 1, and not above this.
-N_COLOURS = 3  # red, green and blue
+LEAST_FRACTION_OF_BYTES = 127  # So are images whose largest fraction is above 1, and not above this.
+N_COLOURS = 3
 # The four files of MNIST's layout, without ".gz", and their dimensions.
 IDX_FILES = {
     "train-images-idx3-ubyte": 3,
@@ -70,7 +70,7 @@ def bit_counts(values: np.ndarray) -> np.ndarray:
 
 
 def scale_of(name: str, largest: float, counts: np.ndarray, *, are_whole: bool = True) -> float:
-    """Return what is white where pixels have a largest value and `bit_counts`. Raises DataError as `image_scale`.
+    """Return the value of white for pixels with a largest value and `bit_counts`. Raises DataError as `image_scale`.
 
     More than 8 bits are too dark where most pixels that are not black would have fewer than two bits of a byte.
     """
@@ -87,7 +87,7 @@ def scale_of(name: str, largest: float, counts: np.ndarray, *, are_whole: bool =
 
 
 def scale_of_parts(parts: Sequence[tuple[str, Iterable[np.ndarray]]]) -> float:
-    """Return what is white in the images of parts, by name and in pieces; DataError where they have two scales."""
+    """Return the value of white in the images of parts, by name and in pieces; DataError where they have two scales."""
     scale, *others = (image_scale(name, pieces) for name, pieces in parts)
     for (name, _), other in zip(parts[1:], others, strict=True):
         if other != scale and not BYTE_SCALE < other < scale:
@@ -114,10 +114,10 @@ def to_bytes(images: np.ndarray, scale: float, rows: Sequence[int] | np.ndarray)
 
 
 def rescaled(images: np.ndarray, scale: float) -> np.ndarray:
-    """Return images as `to_bytes`, unchecked: what is not finite becomes any byte."""
+    """Return images as `to_bytes` does, unchecked: values that are not finite become any byte."""
     with np.errstate(invalid="ignore"):
         if scale > BYTE_SCALE:
-            return np.floor(images * (256 / (scale + 1))).astype(np.uint8)  # by a power of two: exact
+            return np.floor(images * (256 / (scale + 1))).astype(np.uint8)  # A power of two is an exact factor.
         return np.rint(images * (BYTE_SCALE / scale)).astype(np.uint8)
 
 
@@ -130,7 +130,7 @@ def check_scale(images: np.ndarray, scale: float) -> None:
 
 
 def idx_files(folder: Path, names: Iterable[str]) -> dict[str, Path]:
-    """Return where a folder has some of `IDX_FILES`. Raises MissingInputError with all that it lacks."""
+    """Return the paths of some of `IDX_FILES` in a folder. Raises MissingInputError naming all that it lacks."""
     found = {name: path for name in names if (path := idx_file(folder, name)) is not None}
     if missing := [name for name in names if name not in found]:
         words = "give MNIST's four IDX files, or"
@@ -139,7 +139,7 @@ def idx_files(folder: Path, names: Iterable[str]) -> dict[str, Path]:
 
 
 def idx_file(folder: Path, name: str) -> Path | None:
-    """Return where a folder has one of `IDX_FILES`, raw or with ``.gz``; None where it lacks it."""
+    """Return the path of one of `IDX_FILES` in a folder, raw or with ``.gz``; None where it is missing."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
@@ -153,7 +153,7 @@ def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
 
 
 def parse_idx(content: bytes, n_dimensions: int, name: str) -> np.ndarray:
-    """Return what the content of an IDX file holds. Raises as `read_idx`.
+    """Return the array in the content of an IDX file. Raises as `read_idx`.
 
     The format is big-endian: two zero bytes, a type (8 = unsigned byte, the only one read here), the number of
     dimensions, a uint32 for each, then the bytes in C order.

@@ -1,13 +1,13 @@
 """Folders of pictures, a folder for each class: read once to check and hash them, then decoded block by block.
 
-Pillow decodes, which scikit-image and imageio read these formats with. It is called directly: that takes a sixth of the
-time for small pictures and a twentieth to resize large ones, lets other threads go on, and decodes the very bytes that
-were hashed.
+Pillow decodes them, as it does for scikit-image and imageio. It is called directly: that takes a sixth of the time for
+small pictures and a twentieth to resize large ones, lets other threads go on, and decodes the very bytes that were
+hashed.
 
-Only formats on a list are read, in forms on a list (`PICTURES`): what Pillow calls the format, the mode of the decoded
-pixels, and the way in which the file stores them. What Pillow decodes by halves is not on it: colour of 16 bits (it
-keeps 8, whatever is in them), signed pixels (it takes them for unsigned), and one transparent grey of other than 8 bits
-(it compares that with other values).
+Only forms on a list are read (`PICTURES`): Pillow's name of the format, the mode of the decoded pixels, and the way in
+which the file stores them. The list lacks forms that Pillow decodes wrongly: colour of 16 bits (it keeps 8, whatever is
+in them), signed pixels (it takes them for unsigned), and one transparent grey of other than 8 bits (it compares that
+with other values).
 """
 
 import hashlib
@@ -46,25 +46,25 @@ from features.source import PARTS, Keeper, Source, SourceSpec, Tick, source_of
 from features.targets import check_spellings
 from features.words import counted, shown
 
-LUMINANCE = (0.2125, 0.7154, 0.0721)  # of Rec. 709, as scikit-image's rgb2gray
-LARGEST_SIDE = 128  # pixels, where no size is asked for
-MOST_PIXELS, MOST_FILE_BYTES = 1 << 26, 1 << 28  # of one picture
-Image.MAX_IMAGE_PIXELS = None  # Pillow warns of what `MOST_PIXELS` refuses.
-LARGE_BYTES = 1 << 25  # what is larger while it is decoded is decoded alone
-GAP_BYTES = 512  # A block of a disk; pictures of one colour may have as many zeros in a row.
-BLOCK_BYTES = 4 << 20  # of pixels that are decoded at once
-TOGETHER = 32  # pictures that a thread decodes in one go
+LUMINANCE = (0.2125, 0.7154, 0.0721)  # Rec. 709 and scikit-image's rgb2gray have these weights of red, green and blue.
+LARGEST_SIDE = 128  # Larger pictures are shrunk to as many pixels a side, unless a size is asked for.
+MOST_PIXELS, MOST_FILE_BYTES = 1 << 26, 1 << 28
+Image.MAX_IMAGE_PIXELS = None  # Pillow would warn of pictures that `MOST_PIXELS` refuses.
+LARGE_BYTES = 1 << 25  # A picture that takes more while it is decoded is decoded alone.
+GAP_BYTES = 512  # A block of a disk has as many; pictures of one colour may have as many zeros in a row.
+BLOCK_BYTES = 4 << 20  # Pixels that are decoded at once take about as much.
+TOGETHER = 32  # A thread decodes as many pictures in one go.
 THREADS = min(4, len(os.sched_getaffinity(0)))
-MOST_NAMED = 20  # Pictures that an error spells out for each reason.
-_TURNED = 274  # the tag of Exif that says how a camera was held
-_SCAN, _END = b"\xff\xda", b"\xff\xd9"  # of JPEG: what pixels begin and end with, and do not have in them
+MOST_NAMED = 20  # An error names no more pictures for each reason.
+_TURNED = 274  # This tag of Exif says how a camera was held.
+_SCAN, _END = b"\xff\xda", b"\xff\xd9"  # The pixels of a JPEG begin and end with these, and hold neither.
 JPEGS = ("JPEG", "MPO")
-LOSSY = (*JPEGS, "WEBP")  # Formats whose grey pixels may come out with a little colour.
-LEAST_COLOUR = {True: 4, False: 1}  # between channels of a pixel in colour, of such formats and of others
+LOSSY = (*JPEGS, "WEBP")  # Grey pixels of these formats may come out with a little colour.
+LEAST_COLOUR = {True: 4, False: 1}  # Channels of a coloured pixel differ by as much, in lossy formats and in others.
 _alone = Lock()
 # Bytes that a pixel of a mode takes while it is decoded.
 PIXEL_BYTES = {"1": 3, "L": 2, "I;16": 10, "I;16B": 10, "I": 14, "LA": 14, "P": 14, "RGB": 12, "RGBA": 16}
-PICTURES: dict[tuple[str, str], tuple[str, ...]] = {  # (format, mode): ways in which pixels are stored
+PICTURES: dict[tuple[str, str], tuple[str, ...]] = {  # The ways to store pixels, by (format, mode).
     ("PNG", "1"): ("1",),
     ("PNG", "L"): ("L;2", "L;4", "L"),
     ("PNG", "I;16"): ("I;16B",),
@@ -96,7 +96,7 @@ PICTURES: dict[tuple[str, str], tuple[str, ...]] = {  # (format, mode): ways in 
     ("GIF", "P"): ("",),
 }
 GREY_MODES, DEEP_MODES = ("1", "L", "I;16", "I;16B", "I"), ("I;16", "I;16B", "I")
-_SAMPLE_FORMAT, _PHOTOMETRIC, _WHITE_IS_0 = 339, 262, 0  # tags of TIFF
+_SAMPLE_FORMAT, _PHOTOMETRIC, _WHITE_IS_0 = 339, 262, 0  # Two tags of TIFF, and a value of the second.
 _REMEDY = "save it as PNG with pixels from 0 on: grey of 8 or 16 bits, or colour of 8"
 
 
@@ -104,17 +104,17 @@ class Decoded(NamedTuple):
     """A picture that was read from a file."""
 
     pixels: NDArray[np.uint8]  # (H, W) or (H, W, 3)
-    sha256: NDArray[np.uint64]  # (4,), of the file
-    n_bytes: int  # that decoding took
+    sha256: NDArray[np.uint64]  # (4,): that of the file
+    n_bytes: int  # what decoding took
     has_gap: bool  # whether zeros stand in a row in a JPEG, as where a block of a disk was lost
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """How files become pictures of one size, (height, width): stretched, where they have another.
+    """Decodes files to pictures of one size, (height, width), to which others are stretched.
 
-    Grey by luminance unless in `colour`. What is transparent is on white; a picture is turned as its camera says; of
-    files with 16 bits the upper 8 are taken where `scale` is white.
+    Pictures are grey by luminance unless in `colour`. Transparent pixels are on white; a picture is turned as its
+    camera says; pixels of 16 bits become bytes, with `scale` as white.
     """
 
     size: tuple[int, int]
@@ -123,7 +123,7 @@ class Decoder:
 
     @classmethod
     def of(cls, shape: Sequence[int], scale: float) -> "Decoder":
-        """Return what makes pictures of a shape, (height, width) or (height, width, 3); `scale` as images have it."""
+        """Return the decoder to pictures of a shape, (height, width) or (height, width, 3); scale: what is white."""
         return cls((shape[0], shape[1]), len(shape) > 2, max(scale, BYTE_SCALE))
 
     @property
@@ -138,9 +138,9 @@ class Decoder:
             content = stream.read()
         picture = _opened(io.BytesIO(content))
         if picture.format == "PNG":
-            Image.open(io.BytesIO(content), formats=("PNG",)).verify()  # checksums
+            Image.open(io.BytesIO(content), formats=("PNG",)).verify()  # It compares checksums.
         has_gap = picture.format in JPEGS and bytes(GAP_BYTES) in _scan_of(content)
-        picture.draft(None, (2 * max(self.size),) * 2)  # a JPEG far larger is decoded at a half, quarter or eighth
+        picture.draft(None, (2 * max(self.size),) * 2)  # A JPEG far larger is decoded at a half, quarter or eighth.
         n_bytes = len(content) + PIXEL_BYTES[picture.mode] * picture.width * picture.height
         with _room(n_bytes):
             pixels = self.pixels(picture)
@@ -159,7 +159,7 @@ class Decoder:
             picture = picture.convert("RGB")
         elif picture.mode != "L":
             picture = picture.convert("RGB").convert("L", matrix=(*LUMINANCE, 0.0))
-        if picture.size != self.size[::-1]:  # a triangle as wide as what a pixel stands for: no aliases
+        if picture.size != self.size[::-1]:  # A triangle as wide as a new pixel leaves no aliases.
             picture = picture.resize(self.size[::-1], Image.Resampling.BILINEAR)
         return np.asarray(picture)
 
@@ -167,7 +167,9 @@ class Decoder:
 def _scan_of(content: bytes) -> bytes:
     """Return the stored pixels of the first picture in a JPEG. Raises DataError where they do not end."""
     begin = 2
-    while content[begin : begin + 1] == b"\xff" and content[begin : begin + 2] != _SCAN:  # headers, with a thumbnail
+    while (
+        content[begin : begin + 1] == b"\xff" and content[begin : begin + 2] != _SCAN
+    ):  # Headers may hold a thumbnail.
         is_filled = content[begin + 1 : begin + 2] == b"\xff"
         begin += 1 if is_filled else 2 + int.from_bytes(content[begin + 2 : begin + 4])
     end = content.find(_END, begin)
@@ -177,7 +179,7 @@ def _scan_of(content: bytes) -> bytes:
 
 
 def _room(n_bytes: int) -> AbstractContextManager[Any]:
-    """Return what lets a thread decode a picture that takes so many bytes: large ones one by one."""
+    """Return the context to decode a picture that takes so many bytes: large ones are decoded one by one."""
     return _alone if n_bytes > LARGE_BYTES else nullcontext()
 
 
@@ -189,7 +191,7 @@ def _on_white(picture: Image.Image) -> Image.Image:
 
 
 def _opened(stream: Any) -> Image.Image:
-    """Return a picture of which only the head was read. Raises DataError where it is too large, or in no known form."""
+    """Return a picture with only its head read. Raises DataError where it is too large, or in no known form."""
     picture = Image.open(stream, formats=tuple(PICTURE_FORMATS))
     if picture.width * picture.height > MOST_PIXELS:
         told = f"has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS >> 20} million are read"
@@ -200,7 +202,7 @@ def _opened(stream: Any) -> Image.Image:
 
 def check_form(picture: Image.Image) -> None:
     """Raise DataError where an opened picture is not on the list, or one of several in a file."""
-    if picture.format != "MPO" and getattr(picture, "is_animated", False):  # of those the first is the photograph
+    if picture.format != "MPO" and getattr(picture, "is_animated", False):  # The first of an MPO is the photograph.
         raise DataError("has several pictures or pages; save each as a picture of its own")
     kind, stored = "JPEG" if picture.format == "MPO" else str(picture.format), _stored(picture)
     fault = "" if stored in PICTURES.get((kind, picture.mode), ()) else "other pixels"
@@ -217,7 +219,7 @@ def check_form(picture: Image.Image) -> None:
 
 
 def _stored(picture: Image.Image) -> str:
-    """Return Pillow's name of how the pixels are stored, "" where it has none; of PPM with more than 8 bits ;16."""
+    """Return Pillow's name of how the pixels are stored, "" where it has none; with ;16 for PPM of over 8 bits."""
     tiles = getattr(picture, "tile", None)
     given = tiles[0][3] if tiles else ""
     name, *more = given if isinstance(given, tuple) else (given,)
@@ -226,18 +228,18 @@ def _stored(picture: Image.Image) -> str:
 
 
 def _each(work: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
-    """Yield what is made of each file by a few threads, or the reason as text why it cannot be read."""
+    """Yield the result of `work` for each file, by a few threads, or as text the reason why it cannot be read."""
 
     def tried(path: Path) -> Any:
         try:
             return work(path)
         except (UnavailableError, MemoryError):
             raise
-        except Exception as error:  # decoders raise whatever they like
+        except Exception as error:  # Decoders raise whatever they like.
             said = getattr(error, "strerror", None) or str(error) or type(error).__name__
             if "cannot identify" in said:
                 return "is no picture that can be read; save it as PNG"
-            is_told = isinstance(error, DataError) or getattr(error, "filename", None)  # else a decoder says it
+            is_told = isinstance(error, DataError) or getattr(error, "filename", None)  # Else a decoder says it.
             return said if is_told else f"is damaged: {said}"
 
     pieces = (paths[begin : begin + TOGETHER] for begin in range(0, len(paths), TOGETHER))
@@ -247,7 +249,7 @@ def _each(work: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
 
 @lru_cache(maxsize=1)
 def _pool(_: int) -> ThreadPoolExecutor:
-    """Return the threads of a process, which all readers share: so many pictures are decoded at once, at most."""
+    """Return the threads of a process, which all readers share: they bound how many pictures are decoded at once."""
     return ThreadPoolExecutor(THREADS, "pictures")
 
 
@@ -255,22 +257,22 @@ def _pool(_: int) -> ThreadPoolExecutor:
 class ReadPictures:
     """What the first reading of a folder found."""
 
-    names: Sequence[str]  # of its pictures, in it
+    names: Sequence[str]  # paths of the pictures in the folder
     checks: NDArray[np.uint64]  # (n,): the first number of the sha256 of each
-    keys: RowKeys  # (n,) of the pixels
-    shape: Sequence[int]  # of each, (height, width) or (height, width, 3)
-    scale: float  # what is white in those with more than 8 bits, else 255
-    sha256: str  # of names, files and pixels
-    decoding_bytes: int  # of the largest picture
-    notes: Sequence[str]  # what was passed over, and how they were resized
-    warnings: Sequence[str]  # what may be damaged
+    keys: RowKeys  # (n,): keys of the pixels
+    shape: Sequence[int]  # (height, width) or (height, width, 3) of each picture
+    scale: float  # what is white in pictures with more than 8 bits, else 255
+    sha256: str  # the digest of names, files and pixels
+    decoding_bytes: int  # what decoding the largest picture takes
+    notes: Sequence[str]  # files that were passed over, and how pictures were resized
+    warnings: Sequence[str]  # pictures that may be damaged
 
 
 class Pictures:
-    """The pictures of files, an array-like (n, ...) u1 that decodes what is read of it, by a few threads.
+    """The pictures of files: an array-like (n, ...) u1 whose rows a few threads decode when they are read.
 
-    found: what they are known to be; None: whatever is there. Raises DataError where a file is another; where one of
-    those asked for cannot be read, with all of the folder that cannot.
+    found: what a first reading found, None without one. Reading raises DataError where a file has changed since; where
+    a picture cannot be read, it names all of the folder that cannot.
     """
 
     dtype, kept_bytes = np.dtype(np.uint8), 0
@@ -280,7 +282,7 @@ class Pictures:
         self._checks = None if found is None else found.checks
         self.shape = (len(names), *decoder.shape)
         self.nbytes = 0 if found is None else names.nbytes + found.checks.nbytes
-        largest = 0 if found is None else found.decoding_bytes  # of which each thread has one, unless it is alone
+        largest = 0 if found is None else found.decoding_bytes  # Each thread decodes one picture, unless it is large.
         self.decoding_bytes = largest + (THREADS - 1) * min(largest, LARGE_BYTES)
 
     def __getitem__(self, rows: Some) -> NDArray[np.uint8]:
@@ -289,7 +291,7 @@ class Pictures:
         paths = [self._folder / str(self._names[row]) for row in rows.tolist()]
         for k, found in enumerate(_each(self._decoder.read, paths)):
             if isinstance(found, str) and self._checks is None:
-                decode_all(self._folder, [*map(str, self._names)], self._decoder)  # which names all that are bad
+                decode_all(self._folder, [*map(str, self._names)], self._decoder)  # It names all that are bad.
             if isinstance(found, str) or (self._checks is not None and found.sha256[0] != self._checks[rows[k]]):
                 raise DataError(f"{paths[k]}: {CHANGED}")
             pixels[k] = found.pixels
@@ -344,7 +346,7 @@ def _found(
 ) -> ReadPictures:
     """Return what is known of a folder, or read it now.
 
-    asked: the decoder of the training part; the size of that part, or None, where this is it.
+    asked: the decoder of the training part; for that part itself the size asked for, or None.
     """
     listed = pictures_below(folder)
     if outside := [name for name in listed.names if "/" not in name]:
@@ -399,7 +401,7 @@ def _decoder_for(folder: Path, looks: Mapping[str, "Look"], size: tuple[int, ...
 def decode_all(
     folder: Path, listed: list[str], decoder: Decoder, tick: Tick = lambda n_rows: None, *, skip_bad: bool = False
 ) -> ReadPictures:
-    """Return what pictures are; DataError with all that cannot be read, which `skip_bad` leaves out, with a note."""
+    """Read all pictures. Raises DataError naming those that cannot be read; `skip_bad` leaves them out, with a note."""
     paths, names, bad = [folder / name for name in listed], list[str](), dict[str, list[str]]()
     gaps = list[str]()
     read, digest, keys = list[tuple[np.uint64, int]](), hashlib.sha256(), list[RowKeys]()
@@ -431,7 +433,7 @@ def decode_all(
 
 
 class Look(NamedTuple):
-    """The size of a picture, turned as its camera says; whether it is in colour; of 16 bits their range."""
+    """The size of a picture, turned as its camera says; whether it is in colour; the range of pixels of 16 bits."""
 
     height: int
     width: int
@@ -451,11 +453,11 @@ def _looks_at(folder: Path, names: Sequence[str], tick: Tick) -> dict[str, Look]
 
 
 def _look(path: Path) -> Look:
-    """Return what the head of a picture tells, and where its pixels matter these: a small JPEG is enough for that."""
+    """Return what the head of a picture tells, or its pixels where they matter: for those a small JPEG is enough."""
     with open_plain(path) as stream:
         picture = _opened(stream)
         is_known = picture.format == "TIFF" or (picture.format == "PNG" and "exif" not in picture.info)
-        is_turned = not is_known and picture.getexif().get(_TURNED, 1) > 4  # of PNG without it all would be decoded
+        is_turned = not is_known and picture.getexif().get(_TURNED, 1) > 4  # Else Pillow decodes a whole PNG.
         look = Look(*(picture.size if is_turned else picture.size[::-1]))
         if picture.mode in GREY_MODES and picture.mode not in DEEP_MODES:
             return look

@@ -1,4 +1,4 @@
-"""Keys of training rows, which decide what is held out or sampled: equal rows, or those of a group, go together."""
+"""Keys of training rows, which decide the rows that are held out or sampled: equal rows, or a group, go together."""
 
 import hashlib
 import re
@@ -11,11 +11,11 @@ from features.cell_text import NULL_WORDS, text_of
 from features.errors import DataError
 
 RowKeys = NDArray[np.uint64]
-_TOGETHER = 2**16  # values whose keys are computed at once: they stay in a core's cache
-_WHOLE = re.compile(r"-?[0-9]{1,300}(\.0+|(\.[0-9]+)?e\+[0-9]+)")  # a whole number with a point or an exponent
-_HELD_OUT, _SAMPLED, _DEFORMED = 2, 5, 7  # which coins a seed throws
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the step of splitmix64
-_MOST_CATEGORIES, _MOST_COPIES = 50, 6  # fewer distinct rows, more of each, are categories rather than copies
+_TOGETHER = 2**16  # As many values stay in a core's cache while their keys are computed.
+_WHOLE = re.compile(r"-?[0-9]{1,300}(\.0+|(\.[0-9]+)?e\+[0-9]+)")  # A whole number has a point or an exponent here.
+_HELD_OUT, _SAMPLED, _DEFORMED = 2, 5, 7  # Each purpose draws its own coins from the seed.
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Splitmix64 takes this step.
+_MOST_CATEGORIES, _MOST_COPIES = 50, 6  # Fewer distinct rows, more often each, are categories rather than copies.
 
 
 def row_keys(inputs: np.ndarray) -> RowKeys:
@@ -26,8 +26,8 @@ def row_keys(inputs: np.ndarray) -> RowKeys:
     for start in range(0, len(inputs), step):
         block = inputs[start : start + step].reshape(-1, len(salts))
         values = block.astype(np.float64)
-        values += 0.0  # -0.0 equals 0.0
-        values[np.isnan(values)] = np.nan  # whatever its bits
+        values += 0.0  # It turns -0.0 into 0.0.
+        values[np.isnan(values)] = np.nan  # NaNs may differ in their bits.
         bits = values.view(np.uint64)
         bits ^= salts
         keys[start : start + len(block)] = _mixed(bits).sum(axis=1)
@@ -38,7 +38,7 @@ def group_keys(groups: np.ndarray) -> RowKeys:
     """Return a key (n,) u8 of each of groups (n,), numbers or text: equal for those that read alike.
 
     Numbers are equal in any dtype, also in text, and read as Python writes them, whole ones without a point. Raises
-    DataError naming a row without a group: NaN, None, or what is a missing cell of a table.
+    DataError naming a row without a group: NaN, None, or a text that means a missing cell of a table.
     """
     names, rows, of_rows = np.unique(groups, return_index=True, return_inverse=True)
     digests = list[bytes]()
@@ -64,9 +64,9 @@ def units_of(keys: RowKeys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def keys_apart(keys: RowKeys) -> RowKeys | None:
-    """Return a key (n,) of its own for each row where keys (n,) are those of a few categories, else None.
+    """Return another key (n,) for each row where the keys (n,) are those of a few categories, else None.
 
-    There a new row equals a training row; were equal rows drawn together, whole categories would be seen by no part.
+    A new row of such data equals a training row; if equal rows were drawn together, parts would lack whole categories.
     """
     if len(np.unique(keys[:1024])) >= _MOST_CATEGORIES:
         return None
@@ -79,7 +79,7 @@ def keys_apart(keys: RowKeys) -> RowKeys | None:
 def held_out_limit(seed: int, fraction: float, blocks: Iterable[RowKeys]) -> float:
     """Return the limit of `draw_held_out`: `fraction`, moved so that some rows lie on either side.
 
-    0 where nothing is to be held out, or all rows have one key. `blocks`: the keys of all rows that count.
+    It is 0 where nothing is to be held out, or all rows have one key. blocks: the keys of all rows that count.
     """
     least, most = 1.0, 0.0
     for keys in blocks if fraction else ():
@@ -96,7 +96,7 @@ def draw_held_out(seed: int, limit: float, keys: RowKeys) -> NDArray[np.bool_]:
 def draw_folds(seed: int, count: int, keys: RowKeys, classes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the fold, from 0 to `count` - 1, of rows with keys (n,) and classes (n,).
 
-    Equal keys are in one fold; each fold has its share of the keys of each class, a key of several being of its first.
+    Equal keys are in one fold; each fold has its share of the keys of each class. A key counts for its first class.
     """
     order = np.lexsort((_coins(seed, _HELD_OUT, keys), classes))
     folds = np.empty(len(keys), np.int64)

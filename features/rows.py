@@ -1,10 +1,10 @@
-"""Rows of data: arrays that are read by rows, what makes rows of others, and the rows of one part of the data.
+"""Rows of data: arrays that are read by rows, arrays made from the rows of others, and the rows of one part.
 
-All are read as NumPy's arrays are: `array[start:stop]` and `array[numbers]` return rows, whole. What is made of other
-rows is made whenever it is read, and never held; all of it is safe to read from several threads.
+All are read as NumPy's arrays are: `array[start:stop]` and `array[numbers]` return whole rows. Rows made from others
+are made whenever they are read, and never held; all arrays are safe to read from several threads.
 
-Columns are z-scored by moments of the training part. Those of blocks are merged in their order (Chan, Golub & LeVeque
-1983), in float64, so that their bits are too.
+Columns are z-scored by moments of the training part. The moments of blocks are merged in their order (Chan, Golub &
+LeVeque 1983), in float64, so that their bits are the same in any run.
 """
 
 import ctypes
@@ -26,15 +26,14 @@ from features.targets import LARGEST_WHOLE, UNTOLD
 
 PIECE_BYTES = 8 << 20  # Rows that are read to be hashed, or passed over, are read in pieces of this size.
 TAKE_BYTES = 1 << 20  # Scattered rows are made in pieces of this size, of one row at least.
-# Which rows are read: from a first one to before another, or those of some numbers (m,).
-Some = slice | NDArray[np.int64]
-CLOSE_VALUES = 1e-9  # Values that differ by less than this share of them are taken less the first one, which is exact.
+Some = slice | NDArray[np.int64]  # The rows to read: a slice without steps, or numbers (m,).
+CLOSE_VALUES = 1e-9  # If values differ by less than this share, the first is subtracted from all, which is exact.
 
 
 class RowArray(Protocol):
-    """An array-like (n, …) that is read by rows: an array, or what reads or makes rows when they are asked for.
+    """An array-like (n, …) that is read by rows: an array, or an object that makes rows when they are asked for.
 
-    One that decodes whole chunks has `kept_bytes`, of each reading thread, and `decoding_bytes`, beside its result.
+    One that decodes whole chunks has `kept_bytes` for each reading thread, and `decoding_bytes`, without the result.
     """
 
     @property
@@ -43,7 +42,7 @@ class RowArray(Protocol):
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the values."""
+        """The dtype of the values."""
 
     def __getitem__(self, rows: Some, /) -> np.ndarray:
         """Return some rows, whole."""
@@ -75,9 +74,9 @@ class Rows:
     keys: Any = None  # (n,) u8, see `features.row_draws`: equal for equal rows; None: not known
     groups: Any = None  # (n,) u8: keys of the groups of the rows; None: those of the rows
     numbers: Any = None  # (n,) i8: the rows in the data as given; None where these are all
-    names: Any = None  # (n,) text: files that a row is each
-    name: str = "X"  # what errors call the rows
-    standardisation: Standardisation | None = None  # of the inputs that features are made of
+    names: Any = None  # (n,) text: the file of each row, where a row is one
+    name: str = "X"  # the name of the inputs in errors
+    standardisation: Standardisation | None = None  # standardises the inputs that features are made of
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
@@ -123,8 +122,8 @@ class Chosen:
 class InOrder:
     """Tuples of arrays with a row each, read front to back: a row before those that were read last begins anew.
 
-    blocks: returns the blocks of all rows, from the first one on, each a tuple of arrays of one length. shape, dtype:
-    of the first array. The arrays that were read last are kept until others are read.
+    blocks: returns the blocks of all rows, from the first one on, each a tuple of arrays of one length. shape: that of
+    the first array. The arrays that were read last are kept until others are read.
     """
 
     kept_bytes = 0
@@ -135,19 +134,19 @@ class InOrder:
         self.shape, self.dtype, self.decoding_bytes = shape, np.dtype(np.float64), decoding_bytes
         self._all, self._lock = blocks, Lock()
         self._blocks: Iterator[tuple[NDArray[Any], ...]] | None = None
-        self._block: tuple[NDArray[Any], ...] = ()  # the last one
-        self._begin = 0  # the first row of it
+        self._block: tuple[NDArray[Any], ...] = ()  # the last block
+        self._begin = 0  # its first row
         self._kept: tuple[tuple[int, int], tuple[NDArray[Any], ...]] | None = None
 
     def array(self, place: int, shape: tuple[int, ...] = (), dtype: Any = np.float64) -> Mapped:
-        """Return the array at a place of the tuples; shape: of one row."""
+        """Return the array at a place of the tuples; shape: that of one row."""
         return Mapped(self, lambda arrays, numbers: arrays[place], shape, dtype)
 
     def __getitem__(self, rows: Some) -> Any:
         if isinstance(rows, slice):
             return self._read(*rows.indices(self.shape[0])[:2])
         found, begin, span = [self._read(0, 0)] if not len(rows) else [], 0, piece_rows(self)
-        while begin < len(rows):  # which ascend, as `Mapped` takes them
+        while begin < len(rows):  # They ascend, as `Mapped` takes them.
             low = int(rows[begin])
             end = int(np.searchsorted(rows, low + span))
             arrays = self._read(low, int(rows[end - 1]) + 1)
@@ -168,7 +167,7 @@ class InOrder:
                 taken.append(tuple(array[max(first, 0) : last] for array in self._block))
                 if last <= len(self._block[0]):
                     self._kept = (start, stop), tuple(map(np.concatenate, zip(*taken, strict=True)))
-                    if stop == self.shape[0]:  # the file is not read on
+                    if stop == self.shape[0]:  # The file is read to its end.
                         self._blocks, self._block = None, ()
                         give_back_memory()
                     return self._kept[1]
@@ -177,13 +176,13 @@ class InOrder:
 
 
 def give_back_memory() -> None:
-    """Have the allocator of C give back what is free: glibc keeps what lies between arrays that stay."""
+    """Have C's allocator give back free memory; glibc keeps what lies between arrays that stay."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def some_of(values: Any, rows: Some) -> Any:
-    """Return some rows of an array, None of None."""
+    """Return some rows of an array; None for None."""
     return None if values is None else values[rows]
 
 
@@ -192,8 +191,8 @@ def inputs_of(
 ) -> Mapped:
     """Return inputs as they are read: finite, of one shape, and images as bytes where `scale` is white.
 
-    name: what errors call them; numbers: of the rows that are taken, None: all. This is where is asked whether inputs
-    are finite. Raises DataError for another shape or dtype, and when read, naming row (as given), column and value.
+    name: their name in errors; numbers: the rows that are taken, None: all. This is the check that inputs are finite.
+    Raises DataError for another shape or dtype, and when read, naming row (as given), column and value.
     """
     shape, dtype = input_shape(given.shape, name), input_dtype(given)
 
@@ -212,7 +211,7 @@ def inputs_of(
 
 
 def keys_of_inputs(inputs: RowArray) -> Mapped:
-    """Return the keys (n,) u8 of inputs, found whenever they are asked for; inputs are read in pieces."""
+    """Return the keys (n,) u8 of inputs, computed when they are read; inputs are read in pieces."""
 
     def keys(_: Any, numbers: NDArray[np.int64]) -> RowKeys:
         span = piece_rows(inputs)
@@ -225,14 +224,14 @@ def keys_of_inputs(inputs: RowArray) -> Mapped:
 
 
 def root_of(array: Any) -> Any:
-    """Return the array that all rows of an array are read from."""
+    """Return the array that an array's rows are read from in the end."""
     while isinstance(array, Mapped | Chosen):
         array = array.values
     return array
 
 
 def digest_rows(array: RowArray, keys: RowKeys | None = None, scale: float | None = None) -> str:
-    """Return the sha256 of dtype, shape and values, in pieces of 8 MiB; fill in row keys, of images as bytes."""
+    """Return the sha256 of dtype, shape and values, in pieces of 8 MiB; fill in row keys (images: of their bytes)."""
     if not array.shape:
         raise DataError("an array holds a single value; rows are needed")
     digest, begin = hashlib.sha256(f"{np.dtype(array.dtype).str} {tuple(array.shape)}".encode()), 0
@@ -307,13 +306,16 @@ class RunningMoments:
     count: float
     mean: np.ndarray
     squares: np.ndarray
-    origin: np.ndarray  # of a column, subtracted before, and common to all that are merged
+    origin: np.ndarray  # what is subtracted from each column first; the same for all moments that are merged
 
     @classmethod
     def begin(cls, block: np.ndarray) -> "RunningMoments":
         """Return the moments of no rows, for rows such as those of `block`, (n, d) or (n, *shape)."""
         flat = _flat(block)
-        half, none = flat.max(axis=0) / 2 - flat.min(axis=0) / 2, np.zeros(flat.shape[1])  # the whole may overflow
+        half, none = (
+            flat.max(axis=0) / 2 - flat.min(axis=0) / 2,
+            np.zeros(flat.shape[1]),
+        )  # The whole range may overflow.
         return cls(0, none, none, np.where(half <= CLOSE_VALUES * np.abs(flat[0]), flat[0], 0.0))
 
     def update(self, block: np.ndarray, weights: np.ndarray | None = None) -> "RunningMoments":

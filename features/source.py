@@ -56,20 +56,20 @@ class SourceSpec:
     standardise: bool | None = None  # None: False for images and `sinc`, True for tables
     size: str | None = None  # HEIGHTxWIDTH that pictures get; None: their median
     skip_bad: bool = False  # whether pictures that cannot be read are left out
-    seed: int = 0  # of the split, of the order from which n_train takes, and of what is generated
+    seed: int = 0  # decides the split, the order from which n_train takes, and generated data
     copies: int = 1  # rows that each training image becomes, see `features.deformed_copies`
     deform: str | None = None
-    kept: str | None = None  # the folder of what was found in tables and pictures; None: tables are read into memory
+    kept: str | None = None  # the folder of first readings of tables and pictures; None: tables are held in memory
 
 
-Tick = Callable[[int], None]  # told how many more rows were read
+Tick = Callable[[int], None]  # It is told how many more rows were read.
 
 
 class Keeper(Protocol):
-    """Keeps what was found in tables and pictures; see `pipeline.datasets.open_data`."""
+    """Keeps the first readings of tables and pictures; see `pipeline.datasets.open_data`."""
 
     def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], Any], form: Any, /) -> Any:
-        """Return what was found at a path for a request, of a form that arrays are read as, or read it now."""
+        """Return the kept reading of a path for a request, as a `form` of arrays, or read it now."""
 
     def __hash__(self) -> int:
         """Return a hash: sources that are open are found by it."""
@@ -115,7 +115,7 @@ class SourceMemory:
     decoding: int = 0
 
     def reading(self, threads: int) -> int:
-        """Return what so many threads take while they read, beside what is held."""
+        """Return the bytes that threads take while they read, beside those held."""
         return min(threads * self.kept, self.decoded) + self.decoding
 
 
@@ -131,11 +131,11 @@ class Source:
     # Inputs as of `rows.inputs_of`, uint8, float32 or float64; targets; and `numbers` of rows in the data as given.
     train: Rows
     test: Rows
-    image_scale: float | None = None  # what is white in images as they were given; None for other inputs
-    notes: tuple[str, ...] = ()  # what was assumed when the data were read: header, target column, classes
-    warnings: tuple[str, ...] = ()  # what makes errors doubtful: rows in order, damage
-    columns: Columns | None = None  # of the file that the inputs are from; None where it is no table
-    sampled: Callable[[Rows], Rows] | None = None  # returns some of the training rows, of a table that is read in order
+    image_scale: float | None = None  # the white of images as they were given; None for other inputs
+    notes: tuple[str, ...] = ()  # assumptions when the data were read: header, target column, classes
+    warnings: tuple[str, ...] = ()  # reasons to doubt test errors: rows in order, damage
+    columns: Columns | None = None  # columns of the file that the inputs are from; None where it is no table
+    sampled: Callable[[Rows], Rows] | None = None  # returns some of the training rows of a table that is read in order
 
     @property
     def parts(self) -> dict[Part, Rows]:
@@ -151,7 +151,7 @@ class Source:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one input: (H, W) of images, (H, W, 3) in colour, (d,) of tables."""
+        """The shape of one input: (H, W) of images, (H, W, 3) in colour, (d,) of tables."""
         return self.train.X.shape[1:]
 
     @property
@@ -168,7 +168,7 @@ class Source:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether rows are read front to back, so that each order but that of `in_order` costs readings."""
+        """Whether rows are read front to back, so that any order but that of `in_order` costs more readings."""
         return isinstance(root_of(self.train.X), InOrder)
 
     def in_order(self) -> Iterator[tuple[Part, int, np.ndarray]]:
@@ -203,13 +203,13 @@ def source_of(
 ) -> Source:
     """Build a source from one set of rows as they were given, or from a train and a test part of their own.
 
-    Of one set, `spec.test_fraction` of the rows are the test part, see `chosen_rows`. Rows of weight 0 are as if they
-    were not there. scale: what is white in images, None for other inputs; labels_names: what errors call the labels of
-    each set, None for y.
+    One set gives `spec.test_fraction` of its rows to the test part, see `chosen_rows`. Rows of weight 0 are ignored.
+    scale: the white of images, None for other inputs; labels_names: the names of the labels of each set in errors, None
+    for y.
 
-    Raises DataError for shapes or labels of which nothing can be learned, UsageError for more rows than there are.
+    Raises DataError for shapes or labels that nothing can be learned from, UsageError for more rows than there are.
     """
-    own = [f" of {part}" for part in PARTS] if len(given) > 1 else [""]  # ends what errors call an array
+    own = [f" of {part}" for part in PARTS] if len(given) > 1 else [""]  # Names of arrays in errors end so.
     names = labels_names or [f"y{of}" for of in own]
     for one, of, labels_name in zip(given, own, names, strict=True):
         check_lengths(one.X, one.y, f"X{of}", labels_name)
@@ -252,7 +252,7 @@ def source_of(
         # Where every row is taken as it comes, the seed decides nothing: all seeds share one feature store.
         "seed": spec.seed if any(part.numbers is not None for part in parts) else None,
     }
-    if spec.groups is not None:  # which array is which: one may be both
+    if spec.groups is not None:  # One array may be in either role.
         identity["roles"] = {"groups": spec.groups, "weights": spec.weights}
     zscored = standardise if spec.standardise is None else spec.standardise
     notes = _task_notes(spec, task, labels, is_table=is_table)
@@ -276,7 +276,7 @@ def count_rows(spec: SourceSpec, given: Rows, of: str = "") -> tuple[np.ndarray,
 def chosen_rows(
     spec: SourceSpec, given: Sequence[Rows], counted: Sequence[np.ndarray], name: str, task: str, *, split: bool
 ) -> list[np.ndarray]:
-    """Return which rows each part takes, sorted, of parts of their own or of one set that is `split`; by the seed.
+    """Return the rows that each part takes, sorted: of its own set, or of one set that is `split`; by the seed.
 
     Groups are not split. Without groups equal rows are in one part, unless they are of a few categories, see
     `keys_apart`, and the parts have their shares of each class, but no class is in the test part alone. Errors as
@@ -300,7 +300,7 @@ def chosen_rows(
 def _split(spec: SourceSpec, given: Rows, rows: np.ndarray, name: str, task: str) -> list[np.ndarray]:
     """Return the rows of the train and the test part in the order drawn, as positions among those that count.
 
-    Units are groups, or without groups equal rows, and are of the class of their first row.
+    A unit is a group (without groups: equal rows) and has the class of its first row.
     """
     n, keys, rng = len(rows), given.keys, np.random.default_rng(np.random.SeedSequence(spec.seed))
     firsts = of_rows = np.arange(n)
@@ -315,23 +315,23 @@ def _split(spec: SourceSpec, given: Rows, rows: np.ndarray, name: str, task: str
     n_test = min(max(1, round(spec.test_fraction * n)), n - 1)
     shares, is_tested = _drawn_units(rng, of_class[firsts], np.bincount(of_rows), n_test)
     in_test = is_tested[of_rows]
-    for label in np.setdiff1d(of_class, of_class[~in_test]):  # its rows stand in units of other classes
+    for label in np.setdiff1d(of_class, of_class[~in_test]):  # All its rows are in units of other classes.
         in_test &= of_rows != of_rows[np.argmax(of_class == label)]
     if not in_test.any() and given.groups is None and keys is not None:
-        return _split(spec, replace(given, keys=None), rows, name, task)  # equal rows of one label
+        return _split(spec, replace(given, keys=None), rows, name, task)  # All rows of each label are equal.
     if not in_test.any():
         fault = f"{n} row(s), each of another label" if given.groups is None else "all rows are of one group"
         raise DataError(f"{name}: {fault}; at least one to train and one to test are needed")
     order = np.argsort(shares[of_rows], kind="stable") if given.groups is None else order
     train = order[~in_test[order]]
-    return [train[::-1] if of_class.any() else train, order[in_test[order]]]  # first the last unit of each class
+    return [train[::-1] if of_class.any() else train, order[in_test[order]]]  # Each class's last unit comes first.
 
 
 def _drawn_units(rng: np.random.Generator, classes: np.ndarray, sizes: np.ndarray, n_test: int) -> list[np.ndarray]:
-    """Return of units of rows, (u,) each, the share of its class that is drawn before, and whether they are tested.
+    """Return for each unit (u,) the share of its class drawn before it, and whether it is tested.
 
-    Each class has its share of the `n_test` rows, by largest remainders, as near as its units come in their order; its
-    last unit is none of them.
+    Each class has its share of the `n_test` rows, by largest remainders, as nearly as the sizes of its units allow; its
+    last unit is never tested.
     """
     drawn, counts = rng.permutation(len(classes)), np.bincount(classes, sizes)
     exact = counts * n_test / counts.sum()
@@ -348,7 +348,7 @@ def _drawn_units(rng: np.random.Generator, classes: np.ndarray, sizes: np.ndarra
             middles = np.cumsum(sizes[waiting]) - sizes[waiting] / 2
             taken, waiting = np.split(waiting, [np.count_nonzero(middles < left)])
             is_tested[taken], left = True, left - sizes[taken].sum()
-            waiting = waiting[sizes[waiting] < 2 * left]  # larger units are passed over
+            waiting = waiting[sizes[waiting] < 2 * left]  # Larger units are passed over.
     if not is_tested.any():
         is_tested[np.argmin(np.where(shares < 1, sizes, np.inf))] = True
     return [shares, is_tested]
@@ -375,10 +375,7 @@ def _fact_notes(spec: SourceSpec, n_left_out: int, classes: tuple, train: Rows, 
 
 
 def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray, *, is_table: bool) -> list[str]:
-    """Return a note on whether whole numbers were taken for classes, where no setting decides it.
-
-    Of images only where they were not, or where the classes are many.
-    """
+    """Return a note on whether whole numbers were taken for classes, where no setting decides it (images: in doubt)."""
     if spec.task or (not is_table and task != "regression" and len(np.unique(labels)) <= MOST_CLASSES):
         return []
     if labels.dtype.kind == "U" and (numbers := list(filter(is_number, np.unique(labels).tolist()))):

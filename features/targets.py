@@ -9,13 +9,13 @@ from features.errors import DataError, UsageError
 from features.words import has_controls, shown
 
 TASKS = ("multiclass", "binary", "regression")
-MOST_CLASSES = 100  # distinct strings, or labels of images
+MOST_CLASSES = 100  # More distinct strings, or labels of images, are no classes.
 # Distinct whole numbers in a table. The widest common sets of classes that are numbered are alphabets of 26 letters;
 # counts (the 28 ages of abalone), scores and years begin above, and many fewer rows to learn each of them from.
 MOST_TABLE_CLASSES = 26
 LARGEST_WHOLE = 2**53  # float64 tells all smaller whole numbers apart.
 UNTOLD = "float64 does not tell them apart above 2^53: round them"
-LARGEST_WEIGHT = (1e-100, 1e100)  # of the rows, that of the heaviest: sums of squares are to stay within float64
+LARGEST_WEIGHT = (1e-100, 1e100)  # The heaviest row lies between these, so that float64 holds sums of squares.
 
 
 def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES, array_name: str = "y") -> str:
@@ -75,8 +75,8 @@ def check_printable(classes: Iterable[object], array_name: str = "y") -> None:
 def encode(labels: np.ndarray, classes: tuple, array_name: str = "y", first: int = 0) -> np.ndarray:
     """Return targets (n,) of labels (n,): int64 indices into `classes`, float64 where there are none.
 
-    A label is found by its value: 2.0 is 2, and yes is Yes; whole numbers of any size are told apart. first: what
-    errors call the first row. Raises DataError for a label that is no class, or no finite number where one is needed.
+    A label is found by its value: 2.0 is 2, and yes is Yes; whole numbers of any size are told apart. first: the number
+    of the first row in errors. Raises DataError for a label that is no class, or no finite number where one is needed.
     """
     if not classes:
         if labels.dtype.kind not in "biuf":
@@ -99,16 +99,16 @@ def encode(labels: np.ndarray, classes: tuple, array_name: str = "y", first: int
 
 
 def check_spellings(labels: np.ndarray, where: str, told: Callable[[int], str]) -> None:
-    """Raise DataError naming two distinct labels (k,) that are one value; told: returns what is said of one."""
+    """Raise DataError naming two distinct labels (k,) of one value; told: returns the words for a label."""
     if (twice := of_one_value(map(_value_of, labels.tolist()))) is not None:
         both = " and ".join(map(told, twice))
         raise DataError(f"{where}: {both} are one label in two spellings; write it in one way")
 
 
 def _value_of(label: object) -> object:
-    """Return what is equal for labels of one value, see `value_of`; words, but not letters, in small and capitals."""
+    """Return what labels of one value share, see `value_of`; capitals make no difference but to single letters."""
     value = value_of(str(label))
-    if not isinstance(value, str) or len(value) == 1:  # a and A may be two classes
+    if not isinstance(value, str) or len(value) == 1:  # a and A may be two classes.
         return value
     return " ".join(value.casefold().split())
 
@@ -140,7 +140,7 @@ def checked_weights(weights: np.ndarray, n_rows: int, array_name: str) -> np.nda
 
 
 def balanced_factors(weight_of_class: np.ndarray) -> np.ndarray:
-    """Return factors (K,) f8 that give classes of summed weights (K,) the same, and leave the total; 0 where none."""
+    """Return factors (K,) f8 that make summed weights (K,) of classes equal and keep their total; 0 for weight 0."""
     present = weight_of_class > 0
     factors = np.zeros(len(weight_of_class))
     factors[present] = weight_of_class.sum() / (np.count_nonzero(present) * weight_of_class[present])
@@ -148,16 +148,16 @@ def balanced_factors(weight_of_class: np.ndarray) -> np.ndarray:
 
 
 def check_finite_targets(targets: np.ndarray, array_name: str, first: int = 0) -> None:
-    """Raise DataError naming the first of some targets (n,) that is not finite; first: what the first row is called."""
+    """Raise DataError naming the first target of (n,) that is not finite; first: the number of the first row."""
     if (bad := np.flatnonzero(~np.isfinite(targets))).size:
         raise DataError(f"{array_name}: row {first + bad[0]} is {targets[bad[0]]}; every target must be finite")
 
 
 def outputs(targets: np.ndarray, task: str, n_classes: int) -> np.ndarray:
-    """Return what the solves fit, float64 (n, n_outputs).
+    """Return the outputs that the solves fit, float64 (n, n_outputs).
 
     Multiclass: one column of ±1 per class. Binary: one column, +1 for the second class. Regression: the values. Raises
-    ValueError for a class that is none.
+    ValueError for a class out of range.
     """
     if task == "regression":
         return np.asarray(targets, dtype=np.float64).reshape(-1, 1).copy()
@@ -170,7 +170,7 @@ def outputs(targets: np.ndarray, task: str, n_classes: int) -> np.ndarray:
 
 
 def labels_from_decision(decision: np.ndarray, task: str) -> np.ndarray:
-    """Return targets (n,) of decision values (n, n_outputs): the first arg max, 1 where at least 0, or the value."""
+    """Return targets (n,) from decision values (n, n_outputs): the first arg max, 1 where at least 0, or the value."""
     decision = np.asarray(decision)
     if task == "multiclass":
         return np.argmax(decision, axis=1).astype(np.int64)

@@ -40,28 +40,28 @@ from pipeline.runtime.row_pass import Workers, threads_together
 from pipeline.solvers import candidate_budget as costs
 from storage.folder_layouts import FeatureLayout
 
-# Interpreter, libraries and compiled code of a process, measured: while it computes features, then columns (while it
-# solves: DRIVER_BYTES); then of each worker process beside it, which shares its libraries.
+# Interpreter, libraries and compiled code take these in a process, measured: while it computes features, then columns
+# (while it solves: DRIVER_BYTES); then in each worker process beside it, which shares its libraries.
 READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
-LEAST_SHARE = 0.8  # of the largest working set, for two workers to fit beside each other, lest one core idles
-# Of the compiler, for good, in each process; measured. Planned also where all is compiled: sizes are to be the same.
+LEAST_SHARE = 0.8  # A smaller working set is taken, down to this share, if two workers fit then: no core idles.
+# The compiler keeps this in each process; measured. It is planned even if all is compiled, so that sizes are the same.
 COMPILING_BYTES = 70 * 2**20
-# Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured. Once the data
-# are open half of it is left; of fewer than MANY_ROWS the allocator gives nothing back.
+# The process that leads a run has this for each row: labels, keys, order, and what finds equal rows; measured. Once the
+# data are open half of it is left; the allocator gives nothing back for fewer than MANY_ROWS.
 ROW_BYTES, MANY_ROWS = 64, 3_000_000
-PICTURE_BYTES = 400  # of each picture while its folder is read: its name and path
+PICTURE_BYTES = 400  # The name and path of a picture take this while its folder is read.
 
-FASTER = 1.5  # A usual core, than the rate of a budget; measured: 5.4e10 operations a second.
-IMAGE_OPERATIONS = 5000  # of a feature of an image, decoding and deforming included
-USUAL_CENTERS = 1500  # that get a weight: solves and what follows are of them
-START_SECONDS = 3.0  # of interpreter and libraries, reading, and writing the model
+FASTER = 1.5  # A usual core exceeds the rate of a budget by this factor; measured: 5.4e10 operations a second.
+IMAGE_OPERATIONS = 5000  # A feature of an image takes as many, with decoding and deforming.
+USUAL_CENTERS = 1500  # As many candidates get a weight; solves and later steps are on these.
+START_SECONDS = 3.0  # Interpreter and libraries, reading, and writing the model take this.
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What each stage of a run will need, in bytes of the whole process tree, and who computes it."""
+    """The bytes that each stage of a run will need, in the whole process tree, and its workers."""
 
     stages: tuple[tuple[str, Needs], ...]
     workers: Workers
@@ -72,14 +72,13 @@ class Plan:
         return max(needs.memory for _, needs in self.stages)
 
     def lines(self, shape: FeatureShape, built: bool) -> list[str]:
-        """Return the plan as a table for people; `built`: the feature store exists."""
+        """Return the plan as a table; `built`: whether the feature store exists."""
         rows = [
             f"{shape.dataset}: {shape.n_train} training rows, {shape.n_test} test rows, {shape.n_features} features"
             + (" (the feature store exists)" if built else ""),
             f"{'stage':<12}{'memory':>14}{'disk':>14}",
         ]
-        for name, needs in self.stages:
-            rows.append(f"{name:<12}{_size(needs.memory):>14}{_size(needs.disk):>14}")
+        rows += [f"{name:<12}{_size(needs.memory):>14}{_size(needs.disk):>14}" for name, needs in self.stages]
         threads, processes = self.workers.threads, self.workers.processes
         who = counted(threads, "worker") + (f" in {processes} processes" if 1 < processes < threads else "")
         rows.append(f"limit {_size(self.limit_bytes)}, {who}")
@@ -88,7 +87,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Prepared:
-    """All that is known before a run starts: settings filled in, data described, stages planned."""
+    """A run before its start: settings filled in, data described, stages planned."""
 
     config: TrainConfig
     request: FeatureRequest
@@ -100,16 +99,17 @@ class Prepared:
 
     @property
     def data_paths(self) -> list[Path]:
-        """The files and folders that the data come from; the workers of a cluster must see them too."""
+        """The files and folders of the data, which the workers of a cluster must see too."""
         source = self.request.source
         named = (source.dataset, source.test, source.data_dir)
         return [Path(path) for path in named if path and Path(path).is_absolute()]
 
 
 def prepare(config: TrainConfig, explicit: frozenset[str], reading: Reading, *, frozen: bool) -> Prepared:
-    """Open the data, fill in what they decide, and plan the stages. Writes nothing.
+    """Open the data, fill in the settings that they decide, and plan the stages. Writes nothing.
 
-    `explicit` are the keys the user set; a `frozen` configuration of a run stays as it is. `reading` is of its tables.
+    explicit: the keys that the user set; frozen: whether the configuration is that of a run, and stays as it is;
+    reading: how its tables are read.
     """
     spec, limit = source_spec(config), limit_bytes(config.resources)
     if not frozen:
@@ -120,7 +120,7 @@ def prepare(config: TrainConfig, explicit: frozenset[str], reading: Reading, *, 
         raise PlanError(f"{spec.dataset}: {told}; use `resources.memory_limit={-(-needed // 2**20)}MiB` or more")
     outline = open_outline(spec)
     if outline is not None:
-        _prepared(config, explicit, spec, outline, frozen=frozen)  # what does not fit is never read
+        _prepared(config, explicit, spec, outline, frozen=frozen)  # Data that do not fit are never read.
     return _prepared(config, explicit, spec, open_data(spec, reading=reading), frozen=frozen)
 
 
@@ -164,11 +164,9 @@ def _rounds_note(run: RunSize) -> str:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """What a plan is held against: the data, and the limit in bytes."""
-
     shape: FeatureShape
     data: SourceMemory
-    limit: int
+    limit: int  # bytes
 
 
 def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: SourceMemory) -> tuple[TrainConfig, Plan]:
@@ -183,14 +181,14 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
     if plan.memory_bytes <= limit:
         return sized, _plan_of_workers(sized, bounds, workers)
     worst, _ = max(plan.stages, key=lambda stage: stage[1].memory)
-    depends = worst != "read" and plan.memory_bytes - data.decoding > limit  # tables and large pictures do not
+    depends = worst != "read" and plan.memory_bytes - data.decoding > limit  # Tables and large pictures need it anyway.
     remedy = f"use `resources.memory_limit={-(-plan.memory_bytes // 2**20)}MiB` or more"
     remedy += ", or fewer `centers.count`" if depends else ""
     raise PlanError(f"stage {worst} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; {remedy}")
 
 
 def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
-    """Return the settings with the working set filled in, and the plan that fits, or the smallest where none does."""
+    """Return the settings with the working set filled in, and the plan that fits, or the smallest if none does."""
     n, given = count_candidates(config, bounds.shape.n_train), config.centers.working_set
     in_part = (size for size in WORKING_SETS if size < n and not config.solver.selects)
     sizes = [n, *in_part] if given is None else [min(given, n)]
@@ -227,10 +225,10 @@ def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
 
 
 def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
-    """Return what each pass needs beside the processes, which have more libraries in memory while they solve."""
+    """Return the plan for some workers; processes have more libraries in memory while they solve."""
     run, data, shape, resources = RunSize(config, bounds.shape, workers), bounds.data, bounds.shape, config.resources
     n_rows, in_processes = shape.n_train + shape.n_test, resources.scheduler == "processes"
-    known = ROW_BYTES * (n_rows + min(n_rows, MANY_ROWS)) // 2  # of each row, once the data are open
+    known = ROW_BYTES * (n_rows + min(n_rows, MANY_ROWS)) // 2  # This is left once the data are open.
     reading = workers.threads * data.reading(1) if in_processes else data.reading(workers.threads)
     processes = COMPILING_BYTES + data.held + known + (0 if resources.stores_features else reading)
     if in_processes:
@@ -260,10 +258,10 @@ def _reading_needs(run: RunSize, data: SourceMemory) -> list[tuple[str, Needs]]:
 
 
 def _reading_of_table(spec: SourceSpec) -> int:
-    """Return the bytes of the first reading of a table, beside ROW_BYTES; 0 of other data."""
+    """Return the bytes of the first reading of a table, beside ROW_BYTES; 0 for other data."""
     if spec.dataset in NAMED or not Path(spec.dataset).exists() or not is_table(Path(spec.dataset)):
         return 0
-    from features.tables.table_source import learning_bytes  # with pyarrow, which runs on images do without
+    from features.tables.table_source import learning_bytes  # It imports pyarrow, which images do not need.
 
     return READING_BYTES + learning_bytes(spec)
 
@@ -273,16 +271,16 @@ def _features_needs(run: RunSize, data: SourceMemory) -> Needs:
     n_items = sum(-(-rows // shape.item_rows) for rows in (shape.n_train, shape.n_test))
     copies = 6 if config.features.name == "raw" else 3
     building = min(run.workers.threads, n_items) * copies * 4 * min(shape.item_rows, shape.n_train) * shape.n_features
-    if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
+    if data.kept == data.decoded:  # If there is one chunk, nothing is built before it is decoded.
         building = max(building - data.decoding, 0)
     return Needs(building, shape.disk_bytes if config.resources.stores_features else 0)
 
 
 def forecast(config: TrainConfig, shape: FeatureShape, cores: int, *, built: bool) -> str:
-    """Return a line that tells how long a run will take, or what is counted where that cannot be known.
+    """Return a line on how long a run will take, or on why that cannot be known.
 
-    The time of its passes over the rows and of its solves, at the rate of a usual core, without a start of the
-    compiler and on cores that nothing else uses. `built`: features are stored.
+    It is the time of passes over the rows and of solves, at the rate of a usual core, without the compiler, and on
+    cores that nothing else uses. built: whether features are stored.
     """
     m = count_candidates(config, shape.n_train)
     if is_in_rounds(config, shape.n_train):

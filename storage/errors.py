@@ -1,6 +1,6 @@
-"""What can go wrong with bytes on disk, each with its exit code, and what to do about damaged files of a run.
+"""Errors of bytes on disk, each with its exit code, and what to do about damaged files of a run.
 
-Imports nothing of weight, so that a command's --help may.
+Imports are light: the --help of commands needs this file.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ ANEW = (
     "its stages again, to the same bytes"
 )
 _LINES = "no number comes from it: remove the line; where the file is gone, delete report.json and resume the run"
-_REMEDIES = {  # by the file or folder below that of the run
+_REMEDIES = {  # The keys are names in the folder of a run.
     **dict.fromkeys(("config.toml", "env.json"), "restore it, or start a new run"),
     **dict.fromkeys(("log.jsonl", "metrics.jsonl"), _LINES),
     **dict.fromkeys(("statistics", "solutions", "correlations", "rounds"), ANEW),

@@ -1,4 +1,4 @@
-"""Files: read where they are plain ones, written whole or not at all (aside, fsync, rename, fsync of the folder).
+"""Files: only plain ones are read; they are written whole or not at all (aside, fsync, rename, fsync of the folder).
 
 JSON that programs read back is a record: it carries its own digest.
 
@@ -28,8 +28,7 @@ from storage.errors import CannotWriteError, CorruptDataError, MissingDataError,
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-# The names under which things are written or removed. A file of somebody else may begin like ours: only what fits whole
-# is ever touched.
+# Files are written and removed under such names. A file of somebody else may begin alike: only a full match is touched.
 _ASIDE = re.compile(r"\.tmp-(?P<name>.+)-[0-9a-f]{16}", re.DOTALL)
 _STILL_OPEN = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY)
 _CAUSES = {
@@ -40,13 +39,13 @@ _CAUSES = {
     errno.EROFS: "read-only file system",
     errno.EIO: "input/output error of the device",
 }
-# What to do where a limit of the process or of the system is reached, by reading or by writing.
+# Remedies where reading or writing reaches a limit of the process or of the system.
 LIMITS = {
     errno.EFBIG: "allow larger files (ulimit -f), or choose another file system",
     errno.EMFILE: "allow more open files (ulimit -n), or take fewer workers",
     errno.ENFILE: "end programs that have many files open",
 }
-held_locks = dict[int, Path]()  # Of this process: the file of each lock by its descriptor.
+held_locks = dict[int, Path]()  # The files of the locks that this process holds, by descriptor.
 
 
 def low_create(path: Path) -> int:
@@ -65,17 +64,17 @@ def low_fsync(descriptor: int, path: Path) -> None:
 
 
 def low_link(source: Path, target: Path) -> None:
-    """Give a file a second name, which nothing may have."""
+    """Give a file a second name, which must be free."""
     target.hardlink_to(source)
 
 
-low_rename = Path.rename  # within one file system, replacing a file or an empty folder
+low_rename = Path.rename  # It stays in one file system, and replaces a file or an empty folder.
 low_mkdir = Path.mkdir
 low_unlink = Path.unlink
 
 
 def low_remove_tree(path: Path) -> None:
-    """Remove a folder and all in it, but for what somebody has open: a later sweep removes that. Raises OSError.
+    """Remove a folder and all in it, except open files, which a later sweep removes. Raises OSError.
 
     On a network file system (and on FUSE) such a file stays in its folder under another name until it is closed.
     """
@@ -95,19 +94,19 @@ def open_plain(path: Path) -> io.BufferedReader:
     Raises CorruptDataError where it is a pipe, a device or a socket, OSError where it is a folder or cannot be opened.
     """
     mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` refuses a folder
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` refuses a folder.
         raise CorruptDataError(f"{path}: is a pipe, a device or a socket; name a plain file")
     return path.open("rb")
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Open, or make, a file of ours that stays open for a while; return its descriptor. Nothing is waited for.
+    """Open, or make, a file of ours that stays open for a while; return its descriptor, without waiting.
 
     Raises CorruptDataError where it is a link, a folder, a pipe, a device or a socket, OSError.
     """
     if path.is_symlink() or (not path.is_file() and path.exists()):
         raise CorruptDataError(f"{path}: is no plain file, as it was made; remove it")
-    # One that takes its place this moment is not followed, and does not block.
+    # A link or a pipe that takes its place this moment is not followed, and does not block.
     return os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
@@ -162,13 +161,13 @@ def write_errors(path: Path, wanted_bytes: int | None = None) -> Iterator[None]:
 def check_held(path: Path) -> None:
     """Raise CannotWriteError where `path` is in a folder that this process has locked, and that was moved or removed.
 
-    Another process may have made a folder of its name since then, and have its lock.
+    Another process may have made, and locked, a folder of its name since then.
     """
     for descriptor, lock in list(held_locks.items()):
         if path.is_relative_to(lock.parent):
             try:
                 is_there = os.path.samestat(os.fstat(descriptor), lock.lstat())
-            except OSError as error:  # of others the write itself tells
+            except OSError as error:  # The write itself reports other errors.
                 is_there = error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
             if not is_there:
                 what = lock.parent if lock.exists() or not lock.parent.exists() else lock
@@ -202,9 +201,9 @@ def replacing(
 ) -> Iterator[_AsideFile]:
     """Yield a stream whose content becomes `path` in one step at the end; on any error nothing changes.
 
-    Without `replace`, what others have put there meanwhile stays. `sync_folder=False` leaves the fsync of the folder to
-    the caller; `sync_file=False` is for what may be lost with the power, but never be half there after a kill. Raises
-    CannotWriteError naming path, bytes wanted and cause.
+    Without `replace`, a file that others put there meanwhile stays. `sync_folder=False` leaves the fsync of the folder
+    to the caller; `sync_file=False` is for files that may be lost with the power, but never be half there after a kill.
+    Raises CannotWriteError naming path, bytes wanted and cause.
     """
     aside = temporary_path(path)
     with write_errors(path, wanted_bytes):
@@ -224,16 +223,16 @@ def replacing(
 
 
 def _name_new(aside: Path, path: Path) -> None:
-    """Rename a file to a name that nothing may have. Raises CannotWriteError where something has it, OSError."""
+    """Rename a file to a free name. Raises CannotWriteError where it is taken, OSError."""
     try:
         low_link(aside, path)
-    except OSError:  # the name is taken, or the file system has no links
+    except OSError:  # The name is taken, or the file system has no links.
         if not os.path.lexists(path):
             low_rename(aside, path)
-        elif not os.path.samestat(aside.lstat(), path.lstat()):  # a file server may do it twice, and tell of the second
+        elif not os.path.samestat(aside.lstat(), path.lstat()):  # A file server may link twice, and report the second.
             fault = "somebody else made it meanwhile, and it stays"
             raise CannotWriteError(f"{path}: {fault}; choose another name") from None
-    with contextlib.suppress(OSError):  # it has its name, and this one does no harm
+    with contextlib.suppress(OSError):  # The file has its name, and this one does no harm.
         low_unlink(aside)
 
 
@@ -265,8 +264,8 @@ def canonical_json(obj: object, indent: int | None = None) -> bytes:
 
 
 def plain_value(obj: object) -> object:
-    """Return what JSON knows in place of a numpy scalar or a mapping. Raises TypeError for other values."""
-    if getattr(obj, "ndim", None) == 0:  # a numpy scalar, without an import of numpy
+    """Return a numpy scalar or a mapping as a JSON value. Raises TypeError for other values."""
+    if getattr(obj, "ndim", None) == 0:  # A numpy scalar is told without an import of numpy.
         return obj.item()  # type: ignore[attr-defined]
     if isinstance(obj, Mapping):
         return dict(obj)
@@ -285,7 +284,7 @@ def write_json(path: Path, obj: object) -> None:
 
 def write_record(path: Path, body: Mapping[str, Any]) -> None:
     """Write a JSON object that programs read back, with its digest under `digest`. Raises as `write_json`."""
-    body = json.loads(canonical_json(body))  # as JSON spells tuples and numpy scalars
+    body = json.loads(canonical_json(body))  # JSON has lists and numbers for tuples and numpy scalars.
     write_json(path, {**body, "digest": digest_of(body)})
 
 
@@ -300,7 +299,7 @@ def read_record(path: Path) -> dict[str, Any]:
             body = parse_json(read_plain(path))
         if body.pop("digest") == digest_of(body):
             return dict(body)
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):  # no object, or none of ours
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):  # It is no object, or none of ours.
         pass
     raise CorruptDataError(f"{path}: not the record that was written; {remedy_at(path)}")
 
@@ -345,7 +344,7 @@ def make_folder(path: Path, *, parents: bool = True) -> None:
         if not missing and not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         for folder in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # another process may be as quick
+            with contextlib.suppress(FileExistsError):  # Another process may be as quick.
                 low_mkdir(folder)
             fsync_folder(folder.parent)
 
@@ -365,6 +364,6 @@ def temporary_path(path: Path) -> Path:
 
 
 def aside_of(name: str) -> str | None:
-    """Return what something that is written aside is to be called, its first 200 characters; None for other names."""
+    """Return the final name (its first 200 characters) of a file written aside; None for other names."""
     parts = _ASIDE.fullmatch(name)
     return None if parts is None else parts["name"]

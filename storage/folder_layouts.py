@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST_NAME = "MANIFEST.json"
-MODEL_NAME = "model.npz"  # in the folder of a model, which loads without the rest of its run
+MODEL_NAME = "model.npz"
 
 
 class _Path:
@@ -28,19 +28,19 @@ class RunLayout:
     config = _Path("config.toml")  # the whole configuration, frozen at the first start
     environment = _Path("env.json")  # versions, core type and thread settings of the first start
     state = _Path("STATE.json")  # the current stage and its progress
-    lease = _Path("lease")  # the number of the latest lease, which ends the earlier ones; gone at the end
-    candidates = _Path("candidates.npz")  # their rows in the training set, and their features
+    lease = _Path("lease")  # the number of the latest lease, which ends earlier ones; removed at the end
+    candidates = _Path("candidates.npz")  # rows of the candidates in the training set, and their features
     feature_scales = _Path("scales/learned.npz")  # the learned scales, and what each round of learning gave
     statistics = _Path("statistics")
-    data_chunks = _Path("statistics/data.npz")  # of zarr data: the checksums of their chunks, for whoever reads them
-    passes = _Path("passes")  # a folder for each pass under way: what it reads, and the sums that it has committed
-    progress = _Path("progress")  # how far the items are that run in other processes
-    solutions = _Path("solutions")  # of each solve, and the iteration records of one that is under way
+    data_chunks = _Path("statistics/data.npz")  # checksums of the chunks of zarr data
+    passes = _Path("passes")  # a folder for each pass under way: its inputs, and the sums that it has committed
+    progress = _Path("progress")  # the progress of items that run in other processes
+    solutions = _Path("solutions")  # the result of each solve, and the iteration records of one that is under way
     checkpoints = _Path("checkpoints")  # a file for each solve under way
     model = _Path("model")  # the folder of the model, which has one file
     log = _Path("log.jsonl")
     metrics = _Path("metrics.jsonl")  # the iteration records
-    predictions = _Path("predictions.csv")  # of the test part
+    predictions = _Path("predictions.csv")  # predictions of the test part
     report = _Path("report.json")
     report_html = _Path("report.html")
 
@@ -55,5 +55,5 @@ class FeatureLayout:
     folder = _Path("{digest}")
     arrays = _Path("{digest}/arrays.zarr")  # the zarr group with the train and test arrays
     markers = _Path("{digest}/markers")  # the done-markers of the blocks
-    manifest = _Path(f"{{digest}}/{MANIFEST_NAME}")  # the store counts only when it is there and holds
+    manifest = _Path(f"{{digest}}/{MANIFEST_NAME}")  # a store without it, or that differs from it, does not count
     lock = _Path("{digest}.lock")  # beside the folder, so that the folder can be replaced under it

@@ -1,4 +1,4 @@
-"""Folders: the manifest of a feature store, removal, what sweeps after a kill, and locks.
+"""Folders: the manifest of a feature store, removal, sweeping after a kill, and locks.
 
 A feature store is filled in place by files that are fsynced, and its `MANIFEST.json` is written and fsynced last. It
 states the size and sha256 of every file: a store is whole when its manifest is there and every file is as it says.
@@ -55,9 +55,9 @@ def digest_file(path: Path) -> FileDigest:
 
 
 def seal(folder: Path, known: Mapping[str, FileDigest]) -> None:
-    """End the filling of a folder: sweep what was left aside, and write the manifest. All is on the disk before.
+    """End the filling of a folder: sweep files left aside, and write the manifest. All other files are on the disk.
 
-    `known` has digests taken when the bytes were written; those files are not read again. Raises CannotWriteError,
+    known: digests taken when the bytes were written; those files are not read again. Raises CannotWriteError,
     CorruptDataError where a file of `known` is missing or has another size, or something is no plain file.
     """
     with write_errors(folder):
@@ -79,7 +79,7 @@ def read_manifest(folder: Path) -> dict[str, FileDigest]:
 
 
 def compare(folder: Path, files: Mapping[str, FileDigest], *, contents: bool) -> list[str]:
-    """Compare the files of a folder with what is known of them; return what is wrong, one line each.
+    """Compare the files of a folder with their digests; return the faults, one line each.
 
     With `contents` every file is hashed, else presence and size are checked. Other files are not looked at. Raises
     UnavailableStoreError.
@@ -92,7 +92,7 @@ def _problem(path: Path, entry: FileDigest, contents: bool) -> str:
     try:
         with read_errors(path):
             status = path.lstat()
-        if not stat.S_ISREG(status.st_mode):  # a link could lead out, and a pipe would hang
+        if not stat.S_ISREG(status.st_mode):  # A link could lead out, and a pipe would hang.
             return "not a plain file"
         if status.st_size != entry.bytes:
             return f"has {status.st_size} bytes, wanted {entry.bytes}"
@@ -113,7 +113,7 @@ def remove_folder(path: Path, *, durable: bool = True) -> None:
     with write_errors(path), contextlib.suppress(FileNotFoundError):
         disk.low_rename(path, aside)
         if durable:
-            fsync_folder(path.parent)  # or the files in it could go before its name does
+            fsync_folder(path.parent)  # Else the files in it could go before its name does.
         disk.low_remove_tree(aside)
 
 
@@ -135,8 +135,7 @@ def remove_stale(parent: Path) -> None:
 
 
 _POLL_SECONDS = 0.05
-# Who asks for the holder has the lock for microseconds itself, and a new holder needs a moment to write its name.
-_GRACE_SECONDS = 0.3
+_GRACE_SECONDS = 0.3  # `holder` itself has the lock for microseconds, and a new holder needs a moment for its name.
 _UNKNOWN: dict[str, Any] = {"host": "unknown host", "pid": 0, "started": "unknown", "purpose": "unknown purpose"}
 
 
@@ -176,7 +175,7 @@ def hold_lock(
             os.pwrite(descriptor, text.encode(), 0)
         yield
     finally:
-        if os.getpid() == pid:  # a forked child never held it
+        if os.getpid() == pid:  # A forked child never held it.
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, 0)
                 # Explicitly: a child that foreign code forked without Python's hooks may share the descriptor.
@@ -195,7 +194,7 @@ def holder(path: Path) -> dict[str, Any] | None:
             stream = open_plain(path)
     except MissingDataError:
         return None
-    with stream:  # closing frees the shared lock as well
+    with stream:  # Closing frees the shared lock as well.
         deadline = time.monotonic() + _GRACE_SECONDS
         while not (locked := _try_lock(stream.fileno(), fcntl.LOCK_SH)):
             info = _holder_in(path)
@@ -226,7 +225,7 @@ def _open_locked(path: Path, warn: Callable[[str], None]) -> int | None:
 
 
 def _try_lock(descriptor: int, kind: int) -> bool | None:
-    """Return whether the lock was got; None where the file system knows none."""
+    """Return whether the lock was obtained; None where the file system has none."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):

@@ -1,4 +1,4 @@
-"""Outputs under a name that the user gives, whole under it or not there; predictions as .csv or .parquet.
+"""Outputs under a name from the user, whole or not there; predictions as .csv or .parquet.
 
 Predictions are written block by block, and memory does not grow with the rows: a .csv gets its lines, and a .parquet
 groups of rows of some MiB.
@@ -21,12 +21,11 @@ from storage.zarr_arrays import chunk_rows_for
 
 SUFFIXES = (".csv", ".parquet")
 
-# Takes the columns of the next rows, (rows,) each, in the order of their names.
-Write = Callable[[Sequence[NDArray[Any]]], None]
+Write = Callable[[Sequence[NDArray[Any]]], None]  # It takes the columns (rows,) of the next rows, in order.
 
 
 def check_output(path: Path, *, replace: bool) -> None:
-    """Raise CannotWriteError where a file may not be written: no plain file is there, or one without `replace`."""
+    """Raise CannotWriteError where a path is taken: by a file without `replace`, or by anything but a plain file."""
     if not (path.exists() or path.is_symlink()):
         return
     if path.exists() and not path.is_file():
@@ -80,7 +79,7 @@ def csv_writer(
 
 
 def _numbering(files: NDArray[Any] | None) -> Callable[[int], list[NDArray[Any]]]:
-    """Return a function that gives the numbers of so many next rows, and their files where rows are files."""
+    """Return a function that returns the numbers of the next rows, and their files where rows are files."""
     start = 0
 
     def numbered(n_rows: int) -> list[NDArray[Any]]:
@@ -102,7 +101,7 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
 def _parquet_writer(
     stream: io.RawIOBase, dtypes: Mapping[str, Any], n_rows: int, files: NDArray[Any] | None
 ) -> Iterator[Write]:
-    import pyarrow  # takes 0.1 s, and other files need none
+    import pyarrow  # Its import takes 0.1 s, and other files need none.
     from pyarrow.parquet import ParquetWriter
 
     def type_of(dtype: np.dtype[Any]) -> Any:
@@ -110,11 +109,11 @@ def _parquet_writer(
 
     columns = {"row": np.int64} | ({} if files is None else {"file": str}) | dict(dtypes)
     schema = pyarrow.schema([(name, type_of(np.dtype(dtype))) for name, dtype in columns.items()])
-    # What the footer says of a group, 2 kB for each column, stays in memory until the end. A group of at least 8√n of n
+    # The footer's facts of a group, 2 kB for each column, stay in memory until the end. A group of at least 8√n of n
     # rows keeps both small where columns are many. Dictionaries and bounds of distinct numbers are of no use.
     size = max(chunk_rows_for(8 * len(dtypes), n_rows), 8 * math.isqrt(n_rows))
     options = {"use_dictionary": ["label"], "write_statistics": ["row", "label"]}
-    waiting, numbered = list[Any](), _numbering(files)  # tables wait until they fill a group
+    waiting, numbered = list[Any](), _numbering(files)  # Tables wait until they fill a group.
 
     with ParquetWriter(stream, schema, **options) as writer:
 

@@ -33,7 +33,7 @@ def texts_of(values: "pyarrow.Array") -> "pyarrow.Array":
         values = values.dictionary_decode()
     if types.is_boolean(values.type):
         values = compute.if_else(values, "True", "False")
-    if types.is_timestamp(values.type):  # in UTC, whatever zones this machine knows
+    if types.is_timestamp(values.type):  # In UTC, whatever zones this machine knows.
         values = values.cast(pyarrow.timestamp(values.type.unit))
     texts = compute.utf8_trim_whitespace(values.cast(pyarrow.string()))
     if not compute.all(compute.string_is_ascii(texts)).as_py():
@@ -42,13 +42,13 @@ def texts_of(values: "pyarrow.Array") -> "pyarrow.Array":
 
 
 def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int64]]:
-    """Return the distinct texts of a column (None: missing) in the order of their first rows, and which each row is."""
+    """Return the distinct texts of a column (None: missing), by their first rows, and the place (n,) of each row's."""
     coded = texts_of(values).dictionary_encode(null_encoding="encode")
     return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
 
 
 def numbers(values: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the numbers (n,) that the cells of a column are, NaN for others, and which are words (n,)."""
+    """Return the cells of a column as numbers (n,), NaN for others, and whether they are words (n,)."""
     if types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type):
@@ -71,7 +71,7 @@ def plain_numbers(columns: Sequence["pyarrow.Array"]) -> NDArray[np.float64] | N
     if not all(types.is_string(cells.type) for cells in columns):
         return None
     read = _all_numbers(texts_of(pyarrow.concat_arrays(columns)))
-    if read is None or not (np.abs(read) < LARGEST_WHOLE).all():  # nor where one is NaN
+    if read is None or not (np.abs(read) < LARGEST_WHOLE).all():  # False where one is NaN.
         return None
     return read.reshape(len(columns), -1).T
 
@@ -93,7 +93,7 @@ def labels_of(
 ) -> NDArray[np.generic]:
     """Return the labels (n,) of a column in pieces: int64, uint64 or float64 where all are numbers, else texts.
 
-    task: that asked for, "words" for texts alone, None where the labels decide; place: returns what a row is called.
+    task: the one asked for, "words" for texts alone, None where the labels decide; place: returns the name of a row.
     Raises DataError that begins with `where`, for labels that no type keeps, for texts that only look like words, and
     for one label in two spellings.
     """
@@ -165,13 +165,13 @@ def _all_numbers(texts: "pyarrow.Array") -> NDArray[np.float64] | None:
         return None
     with suppress(pyarrow.ArrowInvalid):
         read = texts.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
-        if np.count_nonzero(np.isnan(read)) == texts.null_count:  # else one is such as nan(1)
+        if np.count_nonzero(np.isnan(read)) == texts.null_count:  # Arrow reads texts such as nan(1) as NaN.
             return read
     return None
 
 
 def _numbers_among(texts: "pyarrow.Array") -> NDArray[np.float64]:
-    """Return texts (n,) as numbers, NaN for null and for words: of halves, as most columns have few words."""
+    """Return texts (n,) as numbers, NaN for null and for words, by halving: most columns have few words."""
     read, middle = _all_numbers(texts), len(texts) // 2
     if read is not None:
         return read

@@ -1,13 +1,13 @@
-"""What the codes of a table are good for: which columns only number the rows, and how the others become inputs.
+"""From the codes of a table to its inputs: which columns only number the rows, and how the others are encoded.
 
 Cells are first *codes*, (n, columns) f8: a number, the place of a word in a list, -1 for an unknown word, NaN for a
-missing cell. Inputs are one-hot words, numbers with the median for a missing cell, and whether a cell was missing: what
-is learned for that on training rows is part of the model, and the same at prediction.
+missing cell. Inputs are one-hot words, numbers with the median for a missing cell, and whether a cell was missing:
+words and medians are learned on training rows, and are part of the model.
 
-Numbers of rows and times of entry rise or fall in all rows, with gaps or without. Of n rows in a random order, a column
+Numbers of rows and times of entry rise or fall in all rows, with gaps or without. A column of n rows in random order
 does that by chance once in n!/2, so that 10 rows are enough for one column, and 13 for a thousand of them (`CHANCE`).
-What is in the order of the rows alone helps to predict no row that is not among them. Columns that follow it less
-strictly may be inputs by which the rows were sorted, or numbers that restart: these are used, with a warning.
+The order of the rows alone helps to predict no other row. Columns that follow it less strictly may be inputs by which
+the rows were sorted, or numbers that restart: these are used, with a warning.
 """
 
 import hashlib
@@ -28,28 +28,28 @@ from features.errors import DataError
 from features.words import drop_setting, names_in, normal_name, shown
 
 ONE_HOT = "onehot"
-CHANCE = 1e-6  # that a column of a table whose rows are in a random order is taken for one that they follow
-BACK_SHARE = 0.02  # of the steps of a count: rows that were swapped, or put behind the others
-LEAST_FILLED = 0.9  # of the whole numbers from the least to the largest of a count
-LEAST_DIFFERENT = 0.1  # of the values of a column that follows the rows
-LEAST_CORRELATION = 0.9  # of ranks and rows, or the least share of steps in one direction, of such a column
-LEAST_ROWS, MOST_ROWS = 20, 1000  # of which ranks are compared
-COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr|id)?", re.IGNORECASE)  # Names of columns that count the rows.
-Words = Sequence[Collection[str] | None]  # What the codes of each column stand for, in their order; None for numbers.
+CHANCE = 1e-6  # A table in random order has a column that seems to number its rows with at most this probability.
+BACK_SHARE = 0.02  # This share of the steps of a count may go back: of rows swapped, or put behind the others.
+LEAST_FILLED = 0.9  # A count has this share of the whole numbers from its least to its largest.
+LEAST_DIFFERENT = 0.1  # A column that follows the rows has this share of different values.
+LEAST_CORRELATION = 0.9  # It has this correlation of ranks and rows, or this share of steps in one direction.
+LEAST_ROWS, MOST_ROWS = 20, 1000  # Fewer rows tell no order; of more, a thousand are compared.
+COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr|id)?", re.IGNORECASE)  # Columns that count the rows have such names.
+Words = Sequence[Collection[str] | None]  # The words of each column in the order of their codes; None for numbers.
 
 
 @dataclass(frozen=True)
 class EncodingRequest:
-    """Which encoding was asked for."""
+    """The encoding that was asked for."""
 
     words: bool = False  # whether columns of words are encoded, one-hot
-    columns: tuple[str, ...] = ()  # those that are, though they hold numbers
-    missing: str | None = None  # how missing cells are filled; None: not at all
+    columns: tuple[str, ...] = ()  # columns that are encoded though they hold numbers
+    missing: str | None = None  # how missing cells are filled; None: they are not
     most: int = MOST_CATEGORIES  # the most categories of a column
 
     @classmethod
     def read(cls, categorical: str | None, missing: str | None, most: int = MOST_CATEGORIES) -> "EncodingRequest":
-        """Return what the settings ask for: onehot, or onehot:NAME,NAME."""
+        """Return the request in the settings: onehot, or onehot:NAME,NAME."""
         columns = map(normal_name, names_in((categorical or "").partition(":")[2]))
         return cls(categorical is not None, tuple(columns), missing, most)
 
@@ -131,7 +131,7 @@ class TableEncoding:
         return cls(tuple(ColumnEncoding(**one) for one in columns), described["missing"])
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on the columns that are encoded; none where there are none."""
+        """Return notes on the columns that are encoded."""
         words = [f"{column.name} ({len(column.words)})" for column in self.columns if column.words is not None]
         gaps = [column.name for column in self.columns if column.indicator]
         notes = [f"columns of words, with their number of categories: {shown(words)}"] if words else []
@@ -156,7 +156,7 @@ def learn_encoding(
             continue
         known = list(listed)
         used = [(value_of(known[code]), known[code]) for code in np.unique(present.astype(np.int64)).tolist()]
-        used.sort(key=lambda one: (isinstance(one[0], str), *one))  # numbers by their value, before words
+        used.sort(key=lambda one: (isinstance(one[0], str), *one))  # Numbers come before words, by their value.
         columns.append(ColumnEncoding(name, tuple(word for _, word in used), 0.0, indicator))
     encoding = TableEncoding(tuple(columns), asked.missing is not None)
     twice = next((name for name, n in Counter(encoding.inputs).items() if n > 1), None)
@@ -166,17 +166,17 @@ def learn_encoding(
 
 
 def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Return a note of cells with unknown words, by column; none where there are none."""
+    """Return a note on cells with unknown words, by column; none without such cells."""
     unknown = [f"{name} ({n_cells})" for name, n_cells in sorted(counts.items()) if n_cells]
     return (f"cells with a category that no training row has: {shown(unknown)}; they count as none",) if unknown else ()
 
 
 class RowOrder(NamedTuple):
-    """The columns that the rows are in the order of, by their places."""
+    """The columns that follow the order of the rows, by their places."""
 
-    left_out: tuple[int, ...] = ()  # those that number the rows, which are no inputs
-    kept: tuple[int, ...] = ()  # such ones that are, as there are no others
-    following: tuple[int, ...] = ()  # those that follow the rows less strictly
+    left_out: tuple[int, ...] = ()  # columns that number the rows, and are no inputs
+    kept: tuple[int, ...] = ()  # columns that number the rows, and are inputs as there are no others
+    following: tuple[int, ...] = ()  # columns that follow the rows less strictly
 
     @classmethod
     def of(
@@ -187,9 +187,9 @@ class RowOrder(NamedTuple):
         starts: NDArray[np.int64],
         named: Collection[str] = (),
     ) -> "RowOrder":
-        """Return what codes (n, columns) of rows show, which are in their order, in one file or several.
+        """Return which columns of codes (n, columns) follow the order of the rows, in one file or several.
 
-        words: those of each column, None for numbers, which alone number rows; starts: the first row of each file;
+        words: only columns of numbers, which have None, may number rows; starts: the first row of each file;
         named: columns that were asked for, which are inputs whatever they hold.
         """
         numbering, counting, following, others = list[int](), list[int](), list[int](), list[int]()
@@ -212,7 +212,7 @@ class RowOrder(NamedTuple):
         return cls(tuple(left_out), tuple(kept), tuple(following))
 
     def warnings(self, titles: Sequence[str]) -> Iterator[str]:
-        """Yield what a user should know of them; titles: what the columns are called for people."""
+        """Yield warnings about these columns; titles: the columns' names in messages."""
         left_out, kept, following = (shown(titles[k] for k in places) for places in self)
         if left_out:
             remedy = "name all inputs in `data.columns` to use one by which the table is only sorted"
@@ -225,7 +225,7 @@ class RowOrder(NamedTuple):
 
 
 def array_warnings(X: NDArray[Any], names: Sequence[str]) -> tuple[str, ...]:
-    """Return what a user of arrays X (n, d) should know of the columns that number its rows, by the first rows."""
+    """Return a warning of columns of X (n, d) that number its rows, judged by the first rows; none without such."""
     codes = np.asarray(X[:MOST_ROWS], np.float64)
     found = RowOrder.of(names, [None] * len(names), codes, np.zeros(1, np.int64)).left_out
     told = f"columns of X that rise or fall from row to row: {shown(names[k] for k in found)}"
@@ -233,14 +233,14 @@ def array_warnings(X: NDArray[Any], names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _signs(values: NDArray[np.float64]) -> tuple[int, int]:
-    """Return how many values rise above the one before, and how many fall below it."""
+    """Return the number of steps up, and of steps down."""
     return int(np.count_nonzero(values[1:] > values[:-1])), int(np.count_nonzero(values[1:] < values[:-1]))
 
 
 def _is_in_order(values: NDArray[np.float64], n_columns: int) -> bool:
-    """Return whether all steps of values go in one direction, of a count nearly all, and so many not by chance.
+    """Return whether all steps of values (of a count: nearly all) go in one direction, and not by chance.
 
-    (k + 1)^n bounds the number of orders of n values that have k steps back at most; n! is that of all orders.
+    At most (k + 1)^n of the n! orders of n values have k steps back or fewer.
     """
     n, (rises, falls) = len(values), _signs(values)
     back = n - 1 - max(rises, falls)
@@ -257,9 +257,9 @@ def _is_count(values: NDArray[np.float64]) -> bool:
 
 
 def _follows(values: NDArray[np.float64]) -> bool:
-    """Return whether values never fall, or never rise; are a count; or go mostly with the rows, and most differ."""
+    """Return whether values never fall, or never rise; are a count; or go mostly with the rows, and often differ."""
     n, (rises, falls) = len(values), _signs(values)
-    if n < LEAST_ROWS or max(rises, falls) < math.log(n):  # as of two or three values, sorted
+    if n < LEAST_ROWS or max(rises, falls) < math.log(n):  # Two or three values that are sorted take few steps.
         return False
     if not min(rises, falls) or (values.min() in (0, 1) and _is_count(values)):
         return True

@@ -22,24 +22,21 @@ from features.tables.encoding import ONE_HOT, EncodingRequest, Words
 from features.tables.readers import Batch, CsvFile, Table, TableLayout
 from features.words import counted, drop_setting, names_text, shown, title_of
 
-MOST_COMPLAINTS = 20  # Columns that are listed.
-LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
-LEAST_REPEATED = 10  # Rows for each category, on average; of fewer little is learned.
-TOGETHER = 32  # Columns of numbers that are read at once, so that a table of thousands takes no longer by cell.
-MOST_WORDS = 1000  # The most that data.categories may be: words of a column beyond are not counted.
-# Numbers of a text whose points, or commas, may stand between thousands.
-_THREE = r"^\s*[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+\s*$"
+MOST_LISTED_COLUMNS = 20
+LEAST_IDS = 20  # In fewer rows each may have another word by chance.
+LEAST_REPEATED = 10  # Little is learned of a category in fewer rows, on average.
+TOGETHER = 32  # Columns of numbers are read together, so that a table of thousands takes no longer by cell.
+MOST_WORDS = 1000  # Further words of a column are not counted, and `data.categories` may be no larger.
+_THREE = r"^\s*[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+\s*$"  # The marks of such numbers may stand between thousands.
 NUMBER, WORD, MISSING, INFINITE, LONG = "number", "word", "missing", "infinite", "long"
 
 
 @dataclass
 class _Column:
-    """What was seen of a column."""
-
     name: str
-    words: dict[str, int] | None = None  # in the order of their first rows; None for numbers
+    words: dict[str, int] | None = None  # the code of each word, in the order of their first rows; None for numbers
     named: bool = False  # whether it was asked for as categories, so that its numbers are words
-    place: int = 0  # among all columns
+    place: int = 0  # its place among all columns of the file
     counts: Counter[str] = field(default_factory=Counter)  # cells of each kind
     first: dict[str, tuple[str, int]] = field(default_factory=dict)  # the first cell of each kind, and its row
 
@@ -87,15 +84,14 @@ class _Column:
 
 
 def _together(places: Sequence[int]) -> list[slice]:
-    """Return slices of TOGETHER columns."""
     return [slice(start, start + TOGETHER) for start in range(0, len(places), TOGETHER)]
 
 
 class Learner:
-    """Reads the inputs of a table to train on for the first time: which columns are numbers, and which words there are.
+    """The first reading of the inputs of a training table: which columns hold numbers, and which words the others.
 
-    names: of the columns. Nothing is refused meanwhile: `check` tells all that cannot be used as it is. Raises
-    UsageError where a column that is asked for as categories is no input.
+    names: the columns. Nothing is refused meanwhile: `check` names all that cannot be used as it is. Raises UsageError
+    where a column that is asked for as categories is no input.
     """
 
     def __init__(self, path: Path, names: Sequence[str], asked: EncodingRequest) -> None:
@@ -133,11 +129,11 @@ class Learner:
     ) -> None:
         """Raise DataError with every column that cannot be used as it is, and the settings that help.
 
-        left_out: columns that are not; place_of: returns what a row is called.
+        left_out: columns that are not used; place_of: returns the name of a row in messages.
         """
         faults, dropped, needs, n_rows = list[str](), list[str](), set[str](), self._n_rows
         for column in (one for k, one in enumerate(self._columns) if k not in left_out):
-            first = column.first if len(faults) < MOST_COMPLAINTS else {}  # to find a place may take a reading
+            first = column.first if len(faults) < MOST_LISTED_COLUMNS else {}  # To find a place may take a reading.
 
             def example(kind: str, first: Mapping[str, tuple[str, int]] = first) -> str:
                 text, row = first.get(kind, ("", 0))
@@ -146,7 +142,7 @@ class Learner:
 
             parts, usable = [], True
             if fault := self._fault(column, n_rows, example):
-                parts, usable = [fault], fault.startswith(COMMAS)  # which one setting reads
+                parts, usable = [fault], fault.startswith(COMMAS)  # One setting reads decimal commas.
             elif column.words and not self._asked.words:
                 parts.append(f"{counted(len(column.words), 'word')}{example(WORD)}")
                 needs.add("categorical")
@@ -158,13 +154,13 @@ class Learner:
             dropped += [] if usable else [column.name]
         if not faults:
             return
-        dropped = dropped if len(dropped) < len(self._columns) else []  # no input would be left
+        dropped = dropped if len(dropped) < len(self._columns) else []  # Without all of them no input is left.
         options = _remedies(spec, self._asked, dropped, needs)
         remedy = f"mend their cells, or try: {options}" if options else "mend their cells"
-        raise DataError(f"{self._path}: columns that need a setting: {shown(faults, MOST_COMPLAINTS)}; {remedy}")
+        raise DataError(f"{self._path}: columns that need a setting: {shown(faults, MOST_LISTED_COLUMNS)}; {remedy}")
 
     def _fault(self, column: _Column, n_rows: int, example: Callable[[str], str]) -> str | None:
-        """Return why no setting but one that leaves a column out makes inputs of it; None where one does."""
+        """Return why a column can only be left out; None where a setting makes inputs of it."""
         words = column.words or {}
         as_words = f"`data.categorical={ONE_HOT}:{names_text([column.name])}`"
         looks = None if column.named else misread(words)
@@ -210,12 +206,12 @@ def _remedies(spec: SourceSpec, asked: EncodingRequest, dropped: list[str], need
 
 @dataclass
 class CellReader:
-    """Turns the columns of batches into codes as they were learned."""
+    """Reads the columns of batches as codes that were learned."""
 
     names: Sequence[str]
-    words: Words  # of each column in the order of their codes, None for numbers
+    words: Words
     missing: bool = False  # whether cells may be missing
-    unknown: Counter[str] = field(default_factory=Counter)  # cells of each column with a word that is not known
+    unknown: Counter[str] = field(default_factory=Counter)  # number of cells of each column with an unknown word
 
     def __post_init__(self) -> None:
         self._known = [None if one is None else {value_of(word): k for k, word in enumerate(one)} for one in self.words]
@@ -260,9 +256,9 @@ class CellReader:
 
 
 class PointsOfThree:
-    """Columns at some places of a csv, whose decimal points or commas have three digits behind them each.
+    """Columns of a csv whose decimal marks are all followed by three digits, as marks between thousands are.
 
-    Where a point stands before decimals, only those of files that semicolons or tabs separate.
+    Columns with decimal points are watched only in files that semicolons or tabs separate.
     """
 
     def __init__(self, table: Table, places: Iterable[int | None]) -> None:

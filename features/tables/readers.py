@@ -31,7 +31,7 @@ from features.words import counted, drop_setting, has_controls, normal_name, sho
 
 SEPARATORS = ",;\t"
 TARGET_NAMES = ("y", "target", "label")
-# What columns of parquet may hold, by the names of Arrow; also as values of a dictionary.
+# Columns of parquet may have these types of Arrow, or dictionaries of such values.
 PARQUET_TYPES = {
     **dict.fromkeys(("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"), "numbers"),
     **dict.fromkeys(("halffloat", "float", "double"), "numbers"),
@@ -40,19 +40,19 @@ PARQUET_TYPES = {
     **dict.fromkeys(("string", "large_string", "string_view"), "words"),
     "null": "gaps",
 }
-BLOCK_BYTES = 1 << 20  # of text that is read at once, or where there are many columns
-COLUMN_BLOCK_BYTES = 1 << 10  # of each of them
-COLUMN_BYTES = 24 << 10  # What Arrow takes for a column while a text is read, however short a block is; measured.
-BATCH_BYTES = 4 << 20  # of a batch of parquet
-LEAST_ROWS, MOST_ROWS = 1 << 10, 1 << 14  # of a batch of parquet
-BUFFER_BYTES = 1 << 20  # of a column of parquet that is read at once, in place of all that a row group has of it
-PAGE_BYTES = 1 << 20  # of a column of parquet, about
-MOST_LINE_BYTES = 1 << 20  # of the names and of the line below them
-MOST_CELL_CHARACTERS = 1 << 30  # more than a block has; Python's csv has a limit of its own
-MOST_ROWS_READ_AGAIN = 100_000  # to find the line of one
+BLOCK_BYTES = 1 << 20  # A block of text is at least this large.
+COLUMN_BLOCK_BYTES = 1 << 10  # A block of text has at least this for each column.
+COLUMN_BYTES = 24 << 10  # Arrow takes this for each column of a text, however short a block is; measured.
+BATCH_BYTES = 4 << 20
+LEAST_BATCH_ROWS, MOST_BATCH_ROWS = 1 << 10, 1 << 14
+BUFFER_BYTES = 1 << 20  # Columns of parquet are read in such pieces, rather than a whole row group at once.
+PAGE_BYTES = 1 << 20  # A page of a parquet column is about this large.
+MOST_LINE_BYTES = 1 << 20  # The line of names and the one below it are no longer.
+MOST_CELL_CHARACTERS = 1 << 30  # No block has as many; the limit that Python's csv sets itself is lower.
+MOST_ROWS_READ_AGAIN = 100_000  # No more rows are read again to find the line of one.
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # as pandas calls an index that has no name, in parquet
-_NO_NAME = re.compile(r"(Unnamed: \d+(\.\d+)*)?")  # in a csv, and once that was read and written again
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # Pandas calls an index without a name so, in parquet.
+_NO_NAME = re.compile(r"(Unnamed: \d+(\.\d+)*)?")  # A csv that pandas has read and written again has such titles.
 _DECIMAL_COMMA = r"^(\s*[+-]?[0-9]*),([0-9]+([eE][+-]?[0-9]+)?\s*)$"
 _WITH_POINT = r"^\s*[+-]?([0-9]+\.|[0-9]*\.[0-9]+([eE][+-]?[0-9]+)?|[0-9]{1,3}(\.[0-9]{3})+(,[0-9]*)?)\s*$"
 
@@ -68,20 +68,20 @@ class Batch:
     line_of: Callable[[int], int] | None = None  # returns the line of a row of the file; None: it has no lines
 
     def place(self, row: int) -> str:
-        """Return the line of a row, for people; the row, in a file without lines or far from its beginning."""
+        """Return the line of a row in words; the row itself in a file without lines, or far from its beginning."""
         line_of, row = self.line_of, self.start + row
         return f"row {row}" if line_of is None or row > MOST_ROWS_READ_AGAIN else f"line {line_of(row)}"
 
     def where(self, row: int) -> str:
-        """Return what a row of the batch is called, for people."""
+        """Return the file and the line of a row of the batch, in words."""
         return f"{self.path}: {self.place(row)}"
 
 
 class CsvFile:
     """Lines of cells that commas, semicolons or tabs separate, see `_separator_of`.
 
-    header: whether the first line that is not blank holds the names of the columns; None: unless it has numbers alone.
-    decimal: what stands before the decimals of numbers, a point or a comma; numbers with the other one are refused.
+    header: whether the first line that is not blank holds the names of the columns; None: unless it has only numbers.
+    decimal: the decimal mark of numbers, a point or a comma; numbers with the other one are refused.
     """
 
     index_columns: Sequence[str] = ()  # a text names none
@@ -143,7 +143,7 @@ class CsvFile:
         return sum(batch.n_rows for batch in self.batches((0,)))
 
     def reading_bytes(self) -> int:
-        """Return how many bytes reading its rows takes: texts, numbers and what is read ahead of some blocks."""
+        """Return how many bytes reading its rows takes: texts, numbers and blocks that are read ahead."""
         return 45 * self._block_bytes + COLUMN_BYTES * len(self._first[1])
 
     @property
@@ -197,11 +197,11 @@ class CsvFile:
             raise DataError(f"{self.path}: line {self._line_of(empty[0])}{more} no cell; delete such lines")
         if any(b"\n" in (cell or b"") for cell in end):  # Arrow takes all that follows a lone quote for the last cell.
             ((_, cells),) = deque(self._every_row('"'), maxlen=1)
-            if cells != [""]:  # of the quotes behind all
+            if cells != [""]:  # The added quote is a row of its own where all others end.
                 raise DataError(f"{self.path}: row {start - 1}: the quotes of its last cell do not end; mend them")
 
     def _cells(self, cells: "pyarrow.Array", place: int, start: int) -> "pyarrow.Array":
-        """Return the cells of a column from a row on, with points for decimal commas."""
+        """Return the cells of a column with points for decimal commas; `start` is their first row."""
         if self.decimal == ".":
             return cells
         wrong = compute.index(compute.match_substring_regex(cells, _WITH_POINT), value=True).as_py()
@@ -212,10 +212,7 @@ class CsvFile:
         return compute.replace_substring_regex(cells, _DECIMAL_COMMA, r"\1.\2")
 
     def _every_row(self, *behind: str) -> Iterator[tuple[int, list[str]]]:
-        """Yield the line on which each row ends, which Arrow does not tell, and its cells, as Python reads them.
-
-        behind: lines that are read after the last one.
-        """
+        """Yield the line on which each row ends, which Arrow does not tell, and its cells; `behind`: more lines."""
         csv.field_size_limit(MOST_CELL_CHARACTERS)
         with open_unpacked(self.path) as stream, TextIOWrapper(stream, errors="replace", newline="") as text:
             rows = csv.reader(chain(text, behind), delimiter=self.separator)
@@ -223,7 +220,7 @@ class CsvFile:
                 yield rows.line_num, cells
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield those of every row that are none of names, and not blank unless there is one column."""
+        """Yield the rows below the names; a blank line is one only where there is one column."""
         rows = self._every_row()
         filled = ((line, cells) for line, cells in rows if len(cells) > 1 or any(map(str.strip, cells)))
         if self._header:
@@ -236,7 +233,7 @@ class CsvFile:
         return last[0][0]
 
     def _damage(self, words: str, start: int) -> DataError:
-        """Return what is wrong with a file, from what Arrow says of it after a row."""
+        """Return the error of a file, from Arrow's words on it after a row."""
         with open_unpacked(self.path) as stream, suppress(csv.Error):
             lines = self._lines(stream, max(MOST_LINE_BYTES, self._block_bytes))
             deque(lines, maxlen=0)  # Arrow names no line that is no text.
@@ -260,9 +257,9 @@ def _rows_without_cells(read: "pyarrow.RecordBatch") -> list[int]:
 
 
 def _separator_of(path: Path, lines: Sequence[str]) -> str:
-    """Return the separator that both lines have as often outside of quotes, else that which the first has most.
+    """Return the separator that both lines have equally often outside of quotes, else the first line's most frequent.
 
-    A line of numbers is parted by what leaves numbers. Raises DataError where both lines have two of them as often.
+    A line of numbers is split by the separator that leaves numbers. Raises DataError where two are equally frequent.
     """
     between_numbers = [sign for sign in ";\t" if sign in lines[0] and all(map(is_number, lines[0].split(sign)))]
     first, second = (Counter(re.sub(r'"[^"]*"', "", line)) for line in (lines[0], lines[-1]))
@@ -289,7 +286,7 @@ class ParquetFile:
         """The columns that pandas calls the index, by their names; none where its note cannot be read."""
         try:
             listed = (self._facts[0].pandas_metadata or {})["index_columns"]
-            return [name for name in listed if isinstance(name, str)]  # and ranges, which are no columns
+            return [name for name in listed if isinstance(name, str)]  # Ranges are no columns.
         except (KeyError, TypeError, ValueError):
             return ()
 
@@ -303,10 +300,7 @@ class ParquetFile:
 
     @cached_property
     def _facts(self) -> tuple["pyarrow.Schema", int, int]:
-        """Schema, number of rows, and bytes of the largest row group.
-
-        What the footer says of each column is left: Arrow ends the process over some that are damaged.
-        """
+        """Schema, number of rows, and bytes of the largest row group; Arrow crashes over some facts of columns."""
         with _opened(self.path) as file:
             groups = (file.metadata.row_group(k) for k in range(file.num_row_groups))
             return file.schema_arrow, file.metadata.num_rows, max((one.total_byte_size for one in groups), default=0)
@@ -324,12 +318,12 @@ class ParquetFile:
             return
         read = sorted(places)
         names = [schema.names[place] for place in read]
-        span = max(min(MOST_ROWS, BATCH_BYTES // (8 * len(read))), LEAST_ROWS)
+        span = max(min(MOST_BATCH_ROWS, BATCH_BYTES // (8 * len(read))), LEAST_BATCH_ROWS)
         with _opened(self.path) as file:
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(span, row_groups=[group], columns=names, use_threads=False):
                     columns = dict[int, pyarrow.Array]()
-                    for place, name in zip(read, names, strict=True):  # Arrow adds the field u of a to a column a.u
+                    for place, name in zip(read, names, strict=True):  # Arrow adds the field u of a to a column a.u.
                         column = batch.column(batch.schema.get_field_index(name))
                         columns[place] = column.cast("string") if types.is_string_view(column.type) else column
                         try:
@@ -344,7 +338,7 @@ class ParquetFile:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
-    """Open a file; what is wrong with it, also while it is read, becomes DataError."""
+    """Open a file; its faults become DataError, also while it is read."""
     with open_plain(path) as stream:
         try:
             yield pyarrow.parquet.ParquetFile(stream, buffer_size=BUFFER_BYTES, page_checksum_verification=True)
@@ -366,7 +360,7 @@ def _check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) 
         raise DataError(f"{path}: {fault}; {remedy}, or leave them out ({drop_setting(*wrong)})")
 
 
-TablePart = CsvFile | ParquetFile  # one file of a table
+TablePart = CsvFile | ParquetFile  # One file of a table.
 
 
 @dataclass(frozen=True, eq=False)
@@ -404,21 +398,21 @@ class Table:
 
     @cached_property
     def index(self) -> frozenset[int]:
-        """Which columns are the index of a pandas frame, or have its name, and are read only where they are named."""
+        """Columns that are the index of a pandas frame, or are called like one; they are read only if asked for."""
         known = set(map(normal_name, self.parts[0].index_columns))
         names = enumerate(self.names)
         return frozenset(place for place, name in names if name in known or _PANDAS_INDEX.fullmatch(name))
 
     @cached_property
     def nameless(self) -> frozenset[int]:
-        """Which columns have no name, as the index of a frame in a csv: a model never needs one that is not named."""
+        """Columns without a name, such as the index of a frame in a csv; a model needs none unless it is asked for."""
         return frozenset(place for place, name in enumerate(self.names) if _NO_NAME.fullmatch(name))
 
     def count_rows(self) -> int:
         return sum(part.count_rows() for part in self.parts)
 
     def files_told(self) -> str:
-        """Return how many files a folder has, for people; nothing of a table by its own name."""
+        """Return the number of files of a folder in words; an empty text for a single file."""
         return counted(len(self.parts), "file") if self.path.is_dir() else ""
 
     def batches(self, places: Collection[int]) -> Iterator[Batch]:
@@ -471,9 +465,8 @@ def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Column
     places = _input_places(spec, table, roles)
     if not places:
         told = f"has no inputs beside its {' and '.join(roles)}; its columns are {shown(map(repr, names)):.300}"
-        told += (
-            f" (the index of a frame: {shown(names[place] for place in sorted(table.index))})" if table.index else ""
-        )
+        index = shown(names[place] for place in sorted(table.index))
+        told += f" (the index of a frame: {index})" if table.index else ""
         raise DataError(f"{path}: {told}; cells are separated by commas, semicolons or tabs, below a line of names")
     columns = Columns(
         inputs=tuple(names[place] for place in places),
@@ -507,9 +500,9 @@ def _input_places(spec: SourceSpec, table: Table, roles: Mapping[str, int]) -> l
 
 
 def target_column(table: Table, asked: str | None, but: Collection[int] = ()) -> int:
-    """Return the target's column: that asked for, else one of the usual names, else the last of those not in `but`.
+    """Return the target's column: the one asked for, else one with a usual name, else the last one not in `but`.
 
-    Of an index, or without a name, none is taken unless it is asked for. Raises UsageError where `asked` names none.
+    An index, or a column without a name, is taken only if asked for. Raises UsageError where `asked` names no column.
     """
     if asked is not None:
         return named_column(table, asked, "target")
@@ -520,9 +513,9 @@ def target_column(table: Table, asked: str | None, but: Collection[int] = ()) ->
 
 
 def named_column(table: Table, asked: str, what: str) -> int:
-    """Return the column of a name, or at a position from 0 in the file, without an index, or from its end.
+    """Return the column of a name, or of a position: from 0, or negative from the end, not counting an index.
 
-    `what` it is for stands in errors. Raises UsageError where there is none.
+    what: its role, for errors. Raises UsageError where there is no such column.
     """
     names, path = table.names, table.path
     if normal_name(asked) in names:
@@ -555,7 +548,7 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
         if asked is None and columns.target in names:
             target = names.index(columns.target)
         unknown = set(range(len(names))) - {*inputs, target, weights, groups, *others}
-        if target is None and columns.target is None and len(unknown) == 1:  # an estimator knows no name of its target
+        if target is None and columns.target is None and len(unknown) == 1:  # An estimator knows no target's name.
             (target,) = unknown
     else:
         every = [place for place in range(len(names)) if place not in others or place == target]

@@ -1,7 +1,7 @@
-"""Tables to train on: learned in one reading, and read once more, in order, by whoever writes their features.
+"""Tables to train on: learned in one reading, and read once more, in order, to write their features.
 
 The first reading learns types, words, medians, labels, weights, groups, and whether the table can be used as it is. It
-keeps the codes of a sample of the rows, of all where the table is small.
+keeps the codes of a sample of the rows, or of all rows of a small table.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from features.tables.readers import Batch, CsvFile, Table, TableLayout, model_la
 from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task
 from features.words import drop_setting, normal_name, shown
 
-SAMPLE_CELLS = 1 << 23  # of the codes that the first reading keeps, 8 bytes each
+SAMPLE_CELLS = 1 << 23  # The first reading keeps at most this many codes, of 8 bytes each.
 
 
 def codes_of(
@@ -35,9 +35,9 @@ def codes_of(
 ) -> Iterator[tuple[Batch, NDArray[np.float64]]]:
     """Yield the batches of a table and the codes (n, columns) f8 of their inputs.
 
-    Batches have labels, weights and groups beside them if they are to be `labelled`.
+    labelled: whether the batches hold labels, weights and groups as well.
     """
-    roles = {layout.target, layout.weights, layout.groups} - {None} if labelled else set[int | None]()
+    roles = [layout.target, layout.weights, layout.groups] if labelled else []
     for batch in table.batches({*layout.inputs, *(place for place in roles if place is not None)}):
         yield batch, reader.codes(batch, layout.inputs)
 
@@ -67,28 +67,28 @@ def _groups_in(batch: Batch, layout: TableLayout) -> RowKeys:
 class ReadTable:
     """What the first reading of a table found."""
 
-    words: Words  # of each column, for their codes; None for numbers
+    words: Words
     labels: NDArray[Any]  # (n,)
     weights: NDArray[np.float64] | None  # (n,)
     groups: RowKeys | None  # (n,)
-    keys: RowKeys  # (n,) of the inputs: equal where all cells are, in the test file as in the training file
+    keys: RowKeys  # (n,): keys of the inputs; equal rows have equal keys, also in the test file
     codes_sha256: str
-    sha256: str  # of all that was read, with names and words
-    left_out: Sequence[int] = ()  # columns that number the rows, among those asked for: nothing else here is of them
-    notes: Sequence[str] = ()  # what was seen of the cells
-    warnings: Sequence[str] = ()  # what was seen of the order of the rows
-    encoding: Mapping[str, Any] | None = None  # a `TableEncoding`, described; None for numbers alone, for a test file
-    unknown: Mapping[str, int] = field(default_factory=dict)  # cells of each column whose word no training row has
-    # Some of the rows (m,), ascending, and their codes (m, columns); None where they were not kept.
+    sha256: str  # the digest of all that was read, with names and words
+    left_out: Sequence[int] = ()  # inputs asked for that only number the rows; the other fields are without them
+    notes: Sequence[str] = ()  # on the cells
+    warnings: Sequence[str] = ()  # on the order of the rows
+    encoding: Mapping[str, Any] | None = None  # a described `TableEncoding`; None for numbers alone, or a test file
+    unknown: Mapping[str, int] = field(default_factory=dict)  # number of cells of each column with an unknown word
+    # A sample of the rows (m,), ascending, and their codes (m, columns); None where it was not kept.
     sample: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
 
     @property
     def held(self) -> NDArray[np.float64] | None:
-        """The codes of all rows, None where they are not in memory."""
+        """The codes of all rows; None where they are not in memory."""
         return self.sample[1] if self.sample is not None and len(self.sample[0]) == len(self.labels) else None
 
     def rows(self, table: Table, layout: TableLayout, encoding: TableEncoding | None, *, in_memory: bool) -> Rows:
-        """Return the rows as they were given, of the table and the layout that were read, without columns left out."""
+        """Return the rows as they were given; layout: that of the table that was read, without `left_out`."""
         codes = _codes_again(table, layout, self) if self.held is None else self.held
         codes = codes[:] if in_memory else codes
         return Rows(encoded(codes, encoding, self.words), self.labels, self.weights, self.keys, self.groups)
@@ -103,7 +103,7 @@ def encoded(codes: RowArray, encoding: TableEncoding | None, words: Words) -> Ro
 
 
 def _codes_again(table: Table, layout: TableLayout, found: ReadTable) -> RowArray:
-    """Return the codes of a table, which are read in order; DataError where they are not those of the first reading."""
+    """Return the codes of a table, read in order; DataError where they differ from those of the first reading."""
     n_rows = len(found.labels)
 
     def blocks() -> Iterator[tuple[NDArray[np.float64]]]:
@@ -122,7 +122,7 @@ def _codes_again(table: Table, layout: TableLayout, found: ReadTable) -> RowArra
 
 
 class TrainingTable:
-    """A table to train on: what its first reading found, and the sample of its rows that is learned from.
+    """A table to train on: its first reading, and the sample of its rows that is learned from.
 
     Raises DataError for a file, line, row or cell that cannot be read, with all columns that need a setting;
     UsageError where a column that is asked for is none.
@@ -135,7 +135,7 @@ class TrainingTable:
         self._asked = asked = EncodingRequest.read(spec.categorical, spec.missing, spec.categories)
         request = {"layout": astuple(self._every), "header": spec.header, "asked": astuple(asked), "task": spec.task}
         request |= {"decimal": spec.decimal, "named": spec.columns}
-        if asked.encodes:  # as is learned on the training rows
+        if asked.encodes:  # The encoding depends on the training rows.
             request["encoded"] = [spec.seed, spec.n_train, spec.test_fraction, spec.test is None]
         self.found = keeper.read(path, request, self._learn, ReadTable) if keeper else self._learn(lambda n_rows: None)
         self.layout = self._every.without(self.found.left_out)
@@ -144,11 +144,7 @@ class TrainingTable:
         self.columns = replace(columns, inputs=tuple(self.layout.input_names), encoding=encoding)
 
     def _learn(self, tick: Tick) -> ReadTable:
-        """Return what one reading finds.
-
-        Which columns number the rows is guessed of the first batch; where others do in the end, the table is read
-        again.
-        """
+        """Return what one reading finds; if the first batch misjudged which columns number the rows, read again."""
         spec, table, layout, asked = self._spec, self.table, self._every, self._asked
         named = {*map(normal_name, spec.columns or ()), *asked.columns}
         left_out: tuple[int, ...] | None = None
@@ -161,7 +157,7 @@ class TrainingTable:
         assert found.sample is not None
         drawn, codes = found.sample
         inputs = layout.without(order.left_out)
-        codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # np.delete copies all rows
+        codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # np.delete always copies.
         _check_names(table, inputs, named)
         learner.check(spec, order.left_out, place)
         warnings = tuple(order.warnings([layout.title(place) for place in layout.inputs]))
@@ -212,11 +208,11 @@ class TrainingTable:
 
 
 def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> Source:
-    """Open a table; `spec.test` is one more, whose columns are matched by name where both have names.
+    """Open a table; `spec.test` is a second one, whose columns are matched by name where both have names.
 
     The target is the column `spec.target`, else one named y, target or label, else the last; its labels may be text.
-    Words and missing cells are inputs where that is asked for. Memory is about 60 bytes a row and 64 MiB, and 8 bytes a
-    cell where there is no `keeper`, as then rows are read in any order.
+    Words and missing cells are inputs if asked for. Memory is about 60 bytes a row and 64 MiB; without a `keeper` also
+    8 bytes a cell, as rows are read in any order.
 
     Raises as `TrainingTable`, DataError for a test file without one of the columns, MissingInputError.
     """
@@ -274,7 +270,7 @@ def _check_names(table: Table, layout: TableLayout, named: Collection[str]) -> N
 
 
 class _Sample:
-    """Codes of rows up to SAMPLE_CELLS; of more, those of a share of the rows that is halved as they come."""
+    """Codes of rows, up to SAMPLE_CELLS; a larger table leaves a share of its rows, which is halved as they come."""
 
     def __init__(self, seed: int, n_columns: int) -> None:
         self._seed, self._share, self._n_columns, self._n_drawn = seed, 1.0, n_columns, 0
@@ -311,9 +307,9 @@ def _read(
     named: Collection[str] = (),
     left_out: tuple[int, ...] | None = (),
 ) -> tuple[ReadTable, RowOrder, Callable[[int], str]]:
-    """Return what one pass over a table finds, without an encoding; which columns follow the rows; what names a row.
+    """Return what one pass over a table finds (without an encoding), its row order, and the function that names a row.
 
-    task: as labels are read for it; named: columns that were asked for; left_out: inputs of which nothing but codes is
+    task: decides how labels are read; named: columns that were asked for; left_out: inputs of which only the codes are
     wanted; None: those that number the rows of the first batch.
     """
 
@@ -375,7 +371,7 @@ def _read(
 def _open_test(
     spec: SourceSpec, path: Path, train: TrainingTable, keeper: Keeper | None
 ) -> tuple[Rows, str, list[str]]:
-    """Return the rows of a test file, the digest of what was read, and notes."""
+    """Return the rows of a test file, their digest, and notes."""
     table, columns = Table.in_files(path, header=spec.header, decimal=spec.decimal), train.columns
     layout = model_layout(table, None, columns, len(train.layout.inputs), labelled=True)
     reader = replace(cell_reader(columns, layout.input_names), words=train.found.words)
@@ -395,7 +391,7 @@ def _open_test(
 
 
 def cell_reader(columns: Columns, names: Sequence[str]) -> CellReader:
-    """Return what reads the cells of columns with such names as the training rows had them."""
+    """Return the reader of columns with such names, with the words of the training rows."""
     if columns.encoding is None:
         return CellReader(names, [None] * len(names))
     words = [column.words for column in columns.encoding.columns]

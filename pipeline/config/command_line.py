@@ -1,4 +1,4 @@
-"""Options of the commands: all of `train`, with a flag for each setting that has one, and what others share."""
+"""Options of the commands: all of `train`, with a flag for each setting that has one, and those that others share."""
 
 import argparse
 import shlex
@@ -24,12 +24,12 @@ Exit codes: 0 done, 3 tolerance not reached, 2 usage, 65 bad data, 66 missing in
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a run is asked for, in a command or in Python: its dataset, settings, and what is no setting.
+    """The arguments of a run, from a command or from Python: dataset, settings, and options that are no settings.
 
-    dataset : a name or a path, "" for what the configuration file names
+    dataset : a name or a path, "" for the one in the configuration file
     assignments : settings by key: the value, or its text, and where it came from
     command : what was typed or called
-    names : what settings are called by who asks, see `config.settings`
+    names : names of the settings for whoever asks, see `config.settings`
     callback : called with every record of the log and of the metrics; None from a command
     """
 
@@ -47,7 +47,7 @@ class Arguments:
 
 
 RESUME = ("never", "auto", "require")
-# What most people need first, in the order of --help; then come the sections of the configuration.
+# The options that --help lists first; the sections of the configuration follow.
 FIRST = (
     "data.target",
     "data.test",
@@ -61,7 +61,7 @@ FIRST = (
 
 
 def program(command: str) -> str:
-    """Return how a command is called by whoever reads the message: `slkl train`, or `python -m pipeline.train`."""
+    """Return a command as it is typed here: `slkl train`, or `python -m pipeline.train`."""
     by_name = Path(sys.argv[0]).name == "slkl"
     return f"slkl {command}" if by_name else f"python -m pipeline.{command}"
 
@@ -104,7 +104,7 @@ def check_plain(words: Iterable[str]) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> Arguments:
-    """Return what was typed; ConfigError for an unknown or malformed option. `--help` prints and exits."""
+    """Return the arguments typed; ConfigError for an unknown or malformed option. `--help` prints and exits."""
     words = sys.argv[1:] if argv is None else argv
     typed = vars(_train_parser().parse_args(words))
     given = {key: (typed.pop(key), flag) for key, setting in SETTINGS.items() if (flag := setting.flag)}

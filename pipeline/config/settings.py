@@ -35,15 +35,15 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read configuration file {path}: it is nested too deeply") from None
     except FileNotFoundError:
         raise MissingInputError(f"{path}: no such configuration file") from None
-    except (OSError, ValueError, CorruptDataError) as error:  # all of tomllib's, and int's of thousands of digits
-        told = getattr(error, "strerror", None) or str(error)  # without the path again
+    except (OSError, ValueError, CorruptDataError) as error:  # int raises ValueError for thousands of digits.
+        told = getattr(error, "strerror", None) or str(error)  # The path is told already.
         reason = told.removeprefix(f"{path}: ").partition("; use sys.")[0]
         raise ConfigError(f"cannot read configuration file {path}: {reason}") from None
     return flat(nested)
 
 
 def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of sections, {"features": {"deskew": 1}}, by their dotted keys; those that have some stay."""
+    """Return settings of sections, {"features": {"deskew": 1}}, by their dotted keys; dotted keys stay as they are."""
     by_key: dict[str, Any] = {}
     for name, value in nested.items():
         section = {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else None
@@ -51,7 +51,7 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     return by_key
 
 
-_toml_value = partial(json.dumps, ensure_ascii=False)  # TOML has the values of settings as JSON has them
+_toml_value = partial(json.dumps, ensure_ascii=False)  # TOML and JSON write the values of settings alike.
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _declared() -> Iterator[tuple[str, Field[Any]]]:
 
 
 SETTINGS: Mapping[str, Setting] = {key: Setting(**field.metadata) for key, field in _declared()}
-# By key: the options of the command, the arguments of `pipeline.train`, and the parameters of the estimators.
+# The options of the command, the arguments of `pipeline.train`, and the parameters of the estimators, by key.
 FLAGS = {key: setting.flag for key, setting in SETTINGS.items() if setting.flag}
 FLAGS |= {"run_dir": "--run-dir", "resume": "--resume"}
 ARGUMENTS = {key: flag.removeprefix("--").replace("-", "_") for key, flag in FLAGS.items()}
@@ -87,7 +87,7 @@ PARAMETERS = ARGUMENTS | {
     "seed": "random_state",
     "solver.intercept": "fit_intercept",
 }
-_SIZES = ("centers.count", "centers.budget", "centers.working_set")  # A run has them all: two of them say how many.
+_SIZES = ("centers.count", "centers.budget", "centers.working_set")  # The file of a run has all three.
 _NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_0-9]+)?)(?:=([^`]*))?`")
 
 
@@ -96,14 +96,14 @@ def worded(message: str, names: Mapping[str, str] = FLAGS) -> str:
 
     def given(found: re.Match[str]) -> str:
         key, text = found[1], found[2]
-        if key not in SETTINGS and key not in names:  # a column may be called so
+        if key not in SETTINGS and key not in names:  # A column may be called so.
             return found[0]
         if text is None:
             return names.get(key, key)
         if names is FLAGS:
             return f"{FLAGS[key]} {shlex.quote(text)}" if key in FLAGS else f"--set {shlex.quote(f'{key}={text}')}"
         value: Any = {"true": True, "false": False}.get(text, text)
-        with suppress(ValueError, SyntaxError):  # A number is one in Python too; of other texts none is.
+        with suppress(ValueError, SyntaxError):  # Only numbers are values of Python as well.
             value = ast.literal_eval(text)
         if key not in names and names is ARGUMENTS:
             return f"settings={{{key!r}: {value!r}}}"
@@ -133,7 +133,7 @@ def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
 
 
 def parse_value(key: str, value: Any, origin: str) -> Any:
-    """Return the checked value of a setting; ConfigError names key, value and where it came from, if that is told."""
+    """Return the checked value of a setting. Raises ConfigError naming key, value and, if given, its origin."""
     if key not in SETTINGS:
         near = get_close_matches(key, [*SETTINGS, "dataset"], 1)
         advice = f"; did you mean {near[0]}?" if near else "; --print-config lists all of them"
@@ -142,7 +142,7 @@ def parse_value(key: str, value: Any, origin: str) -> Any:
         return SETTINGS[key].parse(os.fspath(value) if isinstance(value, os.PathLike) else value)
     except (ValueError, TypeError, AttributeError) as error:
         reason = str(error) if str(error).startswith("must") else "must be another: it is of the wrong kind"
-    is_told = origin in ("", FLAGS.get(key), ARGUMENTS.get(key))  # by the name of the setting
+    is_told = origin in ("", FLAGS.get(key), ARGUMENTS.get(key))  # The name of the setting tells it.
     # A password does not belong there.
     shown = re.sub("[^'\"/]*@" if key == "resources.scheduler" else "$^", "...@", " ".join(repr(value).split()))
     found = f"{shown:.80}" + ("" if is_told else f" ({origin})")
@@ -150,7 +150,7 @@ def parse_value(key: str, value: Any, origin: str) -> Any:
 
 
 def _of_mnist() -> dict[str, tuple[Any, str]]:
-    """Return the settings of jobs/mnist.toml, of which a wheel has a copy beside this module."""
+    """Return the settings of jobs/mnist.toml; a wheel has a copy beside this module."""
     here = Path(__file__).resolve().parent
     files = (here.parents[1] / "jobs" / "mnist.toml", here / "mnist.toml")
     return _of_file(next(filter(Path.is_file, files)))
@@ -158,9 +158,9 @@ def _of_mnist() -> dict[str, tuple[Any, str]]:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration, where every value came from, and which keys the user set for this command.
+    """A configuration, the origin of every value, and the keys that the user set.
 
-    anew : those keys, but for what only repeats a run: its file has every setting, asked for or not
+    anew : those keys, without the file of a run, which has every setting, asked for or not
     """
 
     config: TrainConfig
@@ -170,9 +170,9 @@ class Loaded:
 
 
 def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple[Any, str]]) -> Loaded:
-    """Return the configuration: defaults < of MNIST < configuration file < assignments, of (text or value, origin).
+    """Return the configuration: defaults < MNIST's < configuration file < assignments, of (text or value, origin).
 
-    A dataset of "" is that of the file. Of the file of a run the number of candidates goes where another is asked for.
+    An empty dataset stands for the file's. The file of a run loses its number of candidates where another is asked for.
     """
     of_file = {} if config_file is None else _of_file(config_file)
     named, file = of_file.pop("dataset", (dataset, ""))
@@ -214,7 +214,7 @@ def _of_file(path: Path) -> dict[str, tuple[Any, str]]:
 
 
 def check_no_url(name: str, path: str) -> None:
-    """Raise ConfigError for a URL in place of a path, without telling it: it may hold a secret."""
+    """Raise ConfigError for a URL in place of a path; the message hides it, as it may hold a secret."""
     if scheme := re.match(r"[a-z][a-z0-9+.-]*://", path, re.IGNORECASE):
         raise ConfigError(f"{name} is a URL ({scheme[0]}...); copy it to a disk first, and name the copy")
 
@@ -227,13 +227,13 @@ def absolute_path(dataset: str) -> str:
 
 
 def lines(config: TrainConfig, origins: Mapping[str, str]) -> list[str]:
-    """Return every setting as a line for people, with where its value came from."""
+    """Return a line for every setting, with the origin of its value."""
     values = {key: "(from the data)" if get(config, key) is None else get(config, key) for key in origins}
     return [f"dataset = {config.dataset}", *(f"{key} = {values[key]}  # {origins[key]}" for key in origins)]
 
 
 def to_toml(config: TrainConfig) -> str:
-    """Return the configuration as TOML; values left to be found from the data are omitted, and those of one start."""
+    """Return the configuration as TOML, without values that the data decide, and those of a single start."""
     usual = TrainConfig("").resources
     config = with_value(config, "resources.time_limit", usual.time_limit)
     if is_address(config.resources.scheduler):

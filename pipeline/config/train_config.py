@@ -62,7 +62,7 @@ def _number(value: Any) -> float:
 
 @dataclass(frozen=True)
 class OneOf:
-    """A parser that accepts the listed words, and what `otherwise` makes of any other value."""
+    """A parser that accepts the listed words; `otherwise` parses any other value."""
 
     choices: tuple[str, ...]
     otherwise: Callable[[Any], Any] | None = None
@@ -105,19 +105,19 @@ def column(value: object) -> str:
 
 
 def is_plain(value: str) -> bool:
-    """Return whether a text can be a path and be printed: names that are no UTF-8 have lone surrogates."""
+    """Return whether a text can be a path and be printed; a name that is no UTF-8 has lone surrogates."""
     return not has_controls(value)
 
 
 def address(value: object) -> str:
-    """Accept the address of a dask scheduler: `settings.load` knows where it may come from."""
+    """Accept the address of a dask scheduler; `settings.load` checks where it came from."""
     if is_address(value) and re.fullmatch(r"tls://[^/@]*[^/:@]:\d+", str(value)):
         return str(value)
     raise ValueError("must be tls://HOST:PORT")
 
 
 def is_address(scheduler: object) -> bool:
-    """Return whether a scheduler is one of dask's that runs somewhere, which sends code to be run here."""
+    """Return whether a scheduler is the address of a dask scheduler, which sends code to run here."""
     return isinstance(scheduler, str) and scheduler.startswith("tls://")
 
 
@@ -132,7 +132,7 @@ def truth(value: object) -> bool:
 def name_list(value: Any) -> tuple[str, ...]:
     """Accept names of columns, each once, as a list or separated by commas; one that has a comma is in quotes."""
     given = names_in(value) if isinstance(value, str) else value
-    names = tuple("" if name == "" else column(name) for name in given)  # a column may have none
+    names = tuple("" if name == "" else column(name) for name in given)  # A column may have no name.
     if not names or len(set(names)) < len(names):
         raise ValueError("must be names of columns, each once, separated by commas")
     return names
@@ -148,7 +148,7 @@ def categories(value: object) -> str:
 
 def deformation(value: object) -> str:
     """Accept strengths such as rotation:12,smooth:0,flip."""
-    from features.deformed_copies import strengths  # with numba
+    from features.deformed_copies import strengths  # It imports numba.
 
     strengths(text(value))
     return text(value)
@@ -383,13 +383,13 @@ class KernelConfig:
 
     @property
     def learns_scales(self) -> bool:
-        """Whether the scale is one of those that are learned; none is where it is not filled in yet."""
+        """Whether scales are learned; False where the setting is not filled in yet."""
         return self.scale not in (None, "none")
 
 
 @dataclass(frozen=True)
 class StatisticsConfig:
-    """The rows that statistics are of."""
+    """The rows that statistics are computed from."""
 
     hold_out: float = option(
         0.1,

@@ -75,15 +75,15 @@ from pipeline.work.runner import WHICH, Here, note_of
 from pipeline.work.store import MemoryStore, TaskCheckpoints
 from storage.zarr_arrays import chunk_rows_for
 
-BLOCK_BYTES = 64 * 2**20  # of features, kernel values and their float64 copies held at once
+BLOCK_BYTES = 64 * 2**20  # Features, kernel values and their float64 copies of a block take no more.
 MOST_BLOCK_ROWS, LEAST_BLOCK_ROWS = 4096, 64
-MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
-LOG_EVERY = 100  # centers of a greedy choice, with verbose
+MOST_MOVED = 1e-3  # Float32 may move centers by as many kernel widths; kernel values change by no more.
+LOG_EVERY = 100  # A greedy choice logs whenever it has chosen as many more centers.
 NONE_MEANS = dict.fromkeys(("feature_scale", "refit", "select"), "none")  # Else None is left to the data.
 
 
 def settings_of(machine: Any) -> tuple[TrainConfig, frozenset[str]]:
-    """Return the settings that the parameters of an estimator are, and the keys of those not at their defaults."""
+    """Return the parameters of an estimator as settings, and the keys of those that are not at their defaults."""
     if not (machine.callback is None or callable(machine.callback)):
         raise ValueError(f"callback must be a function or None; found {machine.callback!r}")
     if not isinstance(machine.verbose, Integral) or int(machine.verbose) < 0:
@@ -104,7 +104,7 @@ def settings_of(machine: Any) -> tuple[TrainConfig, frozenset[str]]:
 
 @contextmanager
 def as_value_error() -> Iterator[None]:
-    """Raise as ValueError what the steps of a fit say of data and settings, in the words of the parameters."""
+    """Turn the errors of a fit into ValueError, in the words of the parameters."""
     try:
         yield
     except (ConfigError, InvalidDataError, DataError, UsageError, LinAlgError) as error:
@@ -112,7 +112,7 @@ def as_value_error() -> Iterator[None]:
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn in the words of the parameters, at the line outside of this package that called."""
+    """Warn in the words of the parameters, at the line outside of this package that made the call."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("pipeline.", "contextlib")):
         frame, level = frame.f_back, level + 1
@@ -120,7 +120,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 class Listeners(TaskCheckpoints, StepEvents):
-    """Who hears of the iterations of a fit, which keeps no checkpoints: an estimator's callback and log."""
+    """The callback and the log of an estimator, which hear of each iteration; no checkpoints are kept."""
 
     def __init__(self, machine: Any) -> None:
         self._machine, self._said = machine, ""
@@ -153,7 +153,7 @@ def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, g
     try:
         with (
             as_value_error(),
-            threadpool_limits(1, user_api="blas"),  # on which the bits depend
+            threadpool_limits(1, user_api="blas"),  # The bits depend on the number of threads.
             stopping.obeying(stopping.Stop()),
             compiling(partial(print if machine.verbose else logging.getLogger("pipeline").warning, COMPILING)),
         ):
@@ -165,7 +165,7 @@ def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, g
 
 def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> None:
     config, explicit = settings_of(machine)
-    seed, random = machine.random_state, check_random_state(machine.random_state)  # which refuses what is none
+    seed, random = machine.random_state, check_random_state(machine.random_state)  # It refuses other seeds.
     seed = int(seed) if isinstance(seed, Integral) else int(random.randint(np.iinfo(np.int32).max))
     config = with_value(config, "seed", seed)
     images, scale = _images(X), None
@@ -180,11 +180,11 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     config = config if images is None else with_value(config, "data.standardise", None)
     config = features_of(config, shape_of_input, scale, standardise=images is None)
     spec = feature_spec(config)
-    feature_length(spec, shape_of_input)  # which refuses what makes none
+    feature_length(spec, shape_of_input)  # It refuses inputs without features.
     listeners = Listeners(machine)
     if images is not None:
         rows = _rows_of_images(rows, images, spec, copies)
-    del X, images  # which take memory
+    del X, images  # They take memory.
     shape = FeatureShape(
         task,
         classes,
@@ -228,14 +228,10 @@ def _images(X: Any) -> NDArray[Any] | None:
 
 
 def _validated(machine: Any, X: Any, y: Any) -> tuple[NDArray[np.floating], NDArray[Any]]:
-    X, y = _numbers(
-        machine,
-        X,
-        y=given_labels(y) if is_classifier(machine) else numeric(y, "y"),
-        y_numeric=not is_classifier(machine),
-    )
+    are_labels = is_classifier(machine)
+    X, y = _numbers(machine, X, y=given_labels(y) if are_labels else numeric(y, "y"), y_numeric=not are_labels)
     names = getattr(machine, "feature_names_in_", range(X.shape[1]))
-    for warning in array_warnings(X, [*map(str, names)]):  # as of what `pandas.to_csv` has written
+    for warning in array_warnings(X, [*map(str, names)]):  # `pandas.to_csv` writes the index as a column.
         warn(warning)
     return X, column_or_1d(y, warn=True)
 
@@ -243,7 +239,7 @@ def _validated(machine: Any, X: Any, y: Any) -> tuple[NDArray[np.floating], NDAr
 def _counted(
     X: NDArray[np.floating], targets: NDArray[Any], weights: NDArray[np.float64] | None, groups: ArrayLike | None
 ) -> Rows:
-    """Return the rows that have a weight above 0, of rows X (n, d); `numbers`: which of the rows these are."""
+    """Return the rows of X (n, d) with a weight above 0; their `numbers` are their places in X."""
     index = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
     blocks = (X[start : start + MOST_BLOCK_ROWS] for start in range(0, len(X), MOST_BLOCK_ROWS))
     keys = np.concatenate([np.empty(0, np.uint64), *map(row_keys, blocks)])[index]
@@ -253,14 +249,14 @@ def _counted(
 
 
 def _seen(X: Any, standardisation: Standardisation | None = None, scales: NDArray[np.float32] | None = None) -> Mapped:
-    """Return rows (n, d) as the kernel sees them, in their dtype: never in memory whole."""
+    """Return rows (n, d) as the kernel sees them, in their dtype; they are never all in memory."""
     dtype = X.dtype.type
     make = partial(seen, name="Input X", standardisation=standardisation, scales=scales, dtype=dtype)
     return Mapped(X, make, X.shape[1:], dtype)
 
 
 def _rows_of_images(rows: Rows, images: NDArray[Any], spec: FeatureSpec, copies: Copies) -> Rows:
-    """Return the features of those of images (n, ...) that have a weight, and of deformed copies of each."""
+    """Return the features of the images (n, ...) with a weight above 0, and of their deformed copies."""
     numbers = rows.numbers[:, None] * copies.count + np.arange(copies.count)
     made = copies.of_images(replace(rows, X=Chosen(images, rows.numbers)))
     starts = range(0, len(made), MOST_BLOCK_ROWS)
@@ -269,11 +265,11 @@ def _rows_of_images(rows: Rows, images: NDArray[Any], spec: FeatureSpec, copies:
 
 
 def _numbers(machine: Any, X: Any, **checks: Any) -> Any:
-    """Return X, and y with it, as scikit-learn checks them. Raises ValueError, also for words and missing values."""
+    """Return X, with y if given, as scikit-learn checks them. Raises ValueError, also for words and missing values."""
     try:
         return validate_data(machine, numeric(X, "X"), dtype=[np.float64, np.float32], **checks)
     except ValueError as error:
-        words = str(error).partition("\n")[0]  # then other estimators are recommended
+        words = str(error).partition("\n")[0]  # The other lines recommend other estimators.
         if "with dim" in words:
             raise ValueError(f"{words[:-1]}; give rows: X.reshape(len(X), -1)") from None
         if words.startswith("Input X contains"):
@@ -285,7 +281,7 @@ def _numbers(machine: Any, X: Any, **checks: Any) -> Any:
 def _targets_and_weights(
     machine: Any, y: NDArray[Any], sample_weight: ArrayLike | None
 ) -> tuple[str, tuple[Any, ...], NDArray[Any], NDArray[np.float64] | None, tuple[float, ...]]:
-    """Return task, classes, targets (n,) as a store has them, row weights (n,) or None, and class factors in these."""
+    """Return task, classes, targets (n,) as in a store, row weights (n,) or None, and the class factors in these."""
     weights, of_classes = None, ()
     if sample_weight is not None:
         given = np.asarray(numeric(sample_weight, "sample_weight"))
@@ -349,8 +345,8 @@ def _filled_in(config: TrainConfig, explicit: frozenset[str], rows: Rows, shape:
 def _memory_of_fit(config: TrainConfig, shape: FeatureShape) -> int:
     """Return the bytes of the most demanding pass of a fit in one thread.
 
-    What a run maps in its folder is in memory here: for a path of penalties and a refit the Grams of fit and held-out
-    rows, and of a working set that grows those of the round before.
+    Arrays that a run maps in its folder are in memory here: the Grams of fit and held-out rows for a path of penalties
+    and a refit, and those of the round before where a working set grows.
     """
     run = RunSize(config, shape, Workers(1, 1, 1))
     gram, statistics = 8 * run.n_columns**2, statistics_needs(run)
@@ -361,9 +357,9 @@ def _memory_of_fit(config: TrainConfig, shape: FeatureShape) -> int:
 
 
 def _store(machine: Any, work: Workspace, model: SparseKernelModel, given: Any, final: FinalWeights) -> None:
-    """Set the attributes of a fitted machine; given: the rows (n, d) that candidates are, as they were given."""
+    """Set the attributes of a fitted machine; given: the training rows (n, d), as they were given."""
     summary, shape, config = final.summary, work.shape, work.config
-    machine._model, machine._dtype = model, np.dtype(value_dtype(config, shape)).type  # of kernel values
+    machine._model, machine._dtype = model, np.dtype(value_dtype(config, shape)).type
     single, scales = model.task == "regression", model.feature_scales
     of_rows = final.points is None
     machine.centers_ = given[work.candidates[final.active]] if of_rows else model.centers.copy()
@@ -399,7 +395,7 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
 
 
 def explanations_of(machine: Any, X: Any, n: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return training rows (rows, n) of the centers that explain rows X, and what each adds. Raises ValueError."""
+    """Return the training rows (rows, n) of the centers that explain rows X, and what each adds; raise ValueError."""
     if not isinstance(n, Integral) or n < 1:
         raise ValueError(f"n must be a whole number above 0; found {n!r}")
     found = [explained for _, explained in _decided(machine, X, int(n)) if explained is not None]
@@ -411,7 +407,7 @@ def explanations_of(machine: Any, X: Any, n: int) -> tuple[NDArray[np.int64], ND
 
 
 def _decided(machine: Any, X: Any, n_explained: int = 0) -> Iterator[tuple[NDArray[np.floating], Explained | None]]:
-    """Yield the outputs (rows, T) of blocks of rows X (n, d), and so many centers that explain each."""
+    """Yield the outputs (rows, T) of blocks of rows X (n, d), and the centers that explain each row."""
     check_is_fitted(machine, "centers_")
     with as_value_error():
         if (images := _images(X)) is not None or len(machine._model.input_shape) > 1:
@@ -420,9 +416,9 @@ def _decided(machine: Any, X: Any, n_explained: int = 0) -> Iterator[tuple[NDArr
             yield from ((block.decision, block.explained) for block in predictions(model, examples, n_explained))
             return
         X = _numbers(machine, X, reset=False)
-        model = replace(machine._model)  # whose kernel goes when all is predicted, and not with a pickle of the machine
+        model = replace(machine._model)  # The kernel of a copy is freed afterwards, and is in no pickle of the machine.
         rows = _seen(X, model.standardisation, model.feature_scales)
-        row_bytes = 24 * X.shape[1] + 20 * model.n_centers  # features as read, standardised and scaled; kernel values
+        row_bytes = 24 * X.shape[1] + 20 * model.n_centers  # Features are there as read, standardised and scaled.
         block = int(np.clip(BLOCK_BYTES // row_bytes, LEAST_BLOCK_ROWS, MOST_BLOCK_ROWS))
         for start in range(0, len(X), block):
             part = rows[start : start + block].astype(machine._dtype, copy=False)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pipeline.prediction.trained_model import SparseKernelModel
 
 
-@dataclass(eq=False, repr=False)  # its __init__ stores each parameter as it is, as scikit-learn's conventions ask
+@dataclass(eq=False, repr=False)  # Its __init__ stores each parameter as it is, as scikit-learn asks.
 class KernelMachine(BaseEstimator):
-    """What the two estimators share. `config.settings.PARAMETERS` says which setting each parameter is."""
+    """The base of both estimators; `config.settings.PARAMETERS` has the setting of each parameter."""
 
     n_centers: int | str | None = None
     _: KW_ONLY
@@ -61,14 +61,13 @@ class KernelMachine(BaseEstimator):
         Raises ValueError for parameters or data that make no sense, kernel values that overflow, and fewer
         than two classes with rows of positive weight; MemoryError where the Grams do not fit `memory_limit`.
         """
-        from pipeline.estimators.machine_fit import fit_machine  # slow to import
+        from pipeline.estimators.machine_fit import fit_machine
 
         fit_machine(self, X, y, sample_weight, groups)
         return self
 
     def _decision(self, X: Any) -> NDArray[np.floating]:
-        """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
-        from pipeline.estimators.machine_fit import decision_of  # slow to import
+        from pipeline.estimators.machine_fit import decision_of
 
         return decision_of(self, X)
 
@@ -77,10 +76,10 @@ class KernelMachine(BaseEstimator):
 
         Both are (rows of X, n), with n at most the number of centers: rows of the X of `fit`, as in `center_index_`,
         and what each adds to the decision value of the predicted label, the largest first, or to the predicted number,
-        the largest in absolute value first. All centers and the intercept add up to it. Of weights that
-        cancel, as in wide kernels, few centers explain little. Raises ValueError, also for a model without centers.
+        the largest in absolute value first. All centers and the intercept add up to it. Where weights cancel, as in
+        wide kernels, few centers explain little. Raises ValueError, also for a model without centers.
         """
-        from pipeline.estimators.machine_fit import explanations_of  # slow to import
+        from pipeline.estimators.machine_fit import explanations_of
 
         return explanations_of(self, X, n)
 
@@ -90,7 +89,7 @@ class KernelMachine(BaseEstimator):
         scales = getattr(self, "feature_scales_", None)
         if scales is None:
             raise AttributeError("importances are there after a fit with feature_scale='learned'")
-        from pipeline.solvers.kernel_trials import importances  # there since the fit
+        from pipeline.solvers.kernel_trials import importances  # The fit has imported it.
 
         return importances(scales)
 
@@ -99,7 +98,7 @@ class KernelMachine(BaseEstimator):
 
         Raises as `to_model`; CannotWriteError, also where anything but a model is there.
         """
-        from pipeline.prediction.trained_model import save_model  # slow to import
+        from pipeline.prediction.trained_model import save_model
 
         save_model(Path(folder), self.to_model())
 
@@ -110,7 +109,7 @@ class KernelMachine(BaseEstimator):
         ValueError where it moves a center by more than a thousandth of the kernel's width, ModelFormatError for labels
         that are neither numbers nor text.
         """
-        from pipeline.estimators.machine_fit import model_of  # slow to import
+        from pipeline.estimators.machine_fit import model_of
 
         return model_of(self)
 
@@ -134,36 +133,36 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         correlations with the residuals, of which no column is kept. Both prove the same gap over all candidates, at one
         penalty. None: "at-once", or a working set for more than 8000 candidates at one penalty.
     standardise : bool
-        Fit to columns less their mean, over their deviation; predictions do the same. Both of weighted rows.
+        Subtract from each column its (weighted) mean and divide by its deviation, in fit and predictions.
     features : "auto", "soft-hog", "sphog" or "raw"
-        What images X (n, H, W), or (n, H, W, 3) in colour, become, as by the command: "auto": "soft-hog", histograms of
+        Features of images X (n, H, W), or (n, H, W, 3) in colour, as in the command. "auto": "soft-hog", histograms of
         gradients, which are not standardised. Rows (n, n_features) are taken as they are.
     deskew : float
-        Parts, 0 to 1, of the shear that makes slanted writing upright, of grey images.
+        Parts, 0 to 1, of the shear that makes slanted writing in grey images upright.
     copies : int
         Rows that each image becomes: itself, and deformed copies of it, which `random_state` draws. Row r of the fit is
         copy r % copies of image r // copies; copies count, and are held out, as their image is.
     deform : str or None
         How strongly, at most: None is "rotation:8,scale:0.08,shear:0.08,shift:0.03,smooth:0.03"; "flip" mirrors half.
     kernel : None, "gaussian", "product-laplace" or "auto"
-        exp(-‖x - z‖² / (2 σ²)); exp(-Σ_j |x_j - z_j| / σ); "auto": that of the lower error on held-out rows. None:
+        exp(-‖x - z‖² / (2 σ²)); exp(-Σ_j |x_j - z_j| / σ); "auto": the one with the lower held-out error. None:
         "auto" where all candidates are fitted by least squares and `sigma2` is no number, else "gaussian".
     sigma2 : float, "median", "auto" or None
         σ² > 0, in squared units of X (standardised, where it is); "median": of the squared distances between
-        candidates; "auto": that of the lowest error on held-out rows (of classes: log loss). None: "auto" where all
+        candidates; "auto": the width with the lowest held-out error (log loss for classes). None: "auto" where all
         candidates are fitted by least squares, "median" with a penalty or `select`. scikit-learn's gamma is 1/(2 σ²)
         for "rbf", 1/σ for "laplacian" ("product-laplace").
     feature_scale : None, "learned", "diagonal", "metric" or "auto"
         Factors of the features, found by held-out rows: "diagonal": one for each; "metric": a matrix; "learned": the
-        simplest that these rows support. The certificate is that of the problem with these factors. "auto": "learned"
+        simplest that these rows support. The certificate is of the problem with these factors. "auto": "learned"
         with least squares on all candidates and `sigma2` None, else None.
     penalty : float, "max:F", "auto", "none" or None
         λν > 0, whose root is the l1 penalty of the Lasso above, not divided by the number of rows; "max:1e-7": this
-        fraction of the smallest at which all weights are zero; "auto": that of the lowest held-out
-        error. None: "none", least squares on all candidates, or "max:1e-7" (see the notes).
+        fraction of the smallest at which all weights are zero; "auto": the one with the lowest held-out error. None:
+        "none", least squares on all candidates, or "max:1e-7" (see the notes).
     refit : None or "ridge"
         "ridge": least squares on the centers that the penalty kept, with a small ridge chosen on held-out rows; "none":
-        not so. None: "ridge" for images without a `penalty` of yours, else "none".
+        no refit. None: "ridge" for images without a `penalty` of yours, else "none".
     select : None or "greedy:K"
         Choose K of the candidates by how much each lowers the squared error, instead of by a penalty. The weights are
         least squares, and the Gram of all candidates has to fit `memory_limit`. `penalty`, `refit` and `tol` are not
@@ -197,10 +196,10 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     Attributes
     ----------
     centers_ : (m, n_features) float32 or float64
-        The chosen centers, those whose weight is not zero: rows of X, as they are there; once moved, points as the
-        kernel sees them, standardised and scaled. Of images the features.
+        The chosen centers, those whose weight is not zero: rows of X as they are, or features of images; once moved,
+        points as the kernel sees them, standardised and scaled.
     center_index_ : (m,) int64
-        Their rows in X (see `copies`), -1 for moved ones.
+        Rows of the centers in X (see `copies`), -1 for moved ones.
     dual_coef_ : (m,) float64
         The weights w of the centers, as in KernelRidge; (T, m) in the classifier, with one row for two classes, as in
         SVC.
@@ -213,12 +212,12 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         Relative duality gap (P - D) / P over all candidates, the largest of the outputs; NaN after a greedy choice
         or without a penalty.
     columns_ : dict or None
-        How many of the candidates were priced on the fly, got a column, never had one, and have a weight, after a fit
+        Numbers of candidates that were priced on the fly, got a column, never had one, and have a weight, after a fit
         with columns on demand or a working set; else None.
     n_iter_ : int
         Iterations of the longest solve, or centers chosen greedily.
     penalty_ : float or None
-        That in use; None after a greedy choice or without one.
+        The penalty in use; None after a greedy choice or without one.
     sigma2_ : float
         The width in use.
     kernel_ : str
@@ -227,8 +226,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         The learned factors, or the symmetric root of a metric, by which the (standardised) rows are multiplied. All 1
         where the held-out rows gained nothing, None where none were to be learned.
     feature_importances_ : (n_features,) float64
-        Their squares, or the diagonal of the metric, over the sum: the shares of the columns of X in squared distances,
-        if X is standardised. Only after a fit that learned scales.
+        Squares of the factors, or the diagonal of the metric, over their sum: shares of the columns of X in squared
+        distances, if X is standardised. Only after a fit that learned scales.
     n_features_in_ : int
     feature_names_in_ : (n_features,) array
         Names of the columns, where X was a data frame with text for names.
@@ -257,12 +256,13 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         return self._decision(X)[:, 0]
 
     def predict_interval(self, X: Any, level: float = 0.9) -> NDArray[np.float64]:
-        """Return bounds (n, 2) of rows X (n, n_features): new rows like those of the fit lie in theirs at a level.
+        """Return bounds (n, 2) for rows X (n, n_features) that hold the truth of new rows at a level.
 
-        Of such rows, or of groups where the fit had these, at least that share (mathematics.md, eq. 100). Raises
-        ValueError where no rows were held out, where weights have seen them, and where these are too few.
+        At least that share of new rows like those of the fit (or of groups, where it had these) is within its bounds
+        (mathematics.md, eq. 100). Raises ValueError where no rows were held out, weights have seen them, or they are
+        too few.
         """
-        from pipeline.estimators.machine_fit import as_value_error  # slow to import
+        from pipeline.estimators.machine_fit import as_value_error
 
         decision = np.asarray(self._decision(X), np.float64)
         with as_value_error():
@@ -287,22 +287,22 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
     ----------
     class_weight : None, "balanced" or dict
         Factors of the row weights by class, as everywhere in scikit-learn. "balanced" finds more of a rare class, at
-        the cost of precision. Labels and decision values are weighted, probabilities those of the rows as they are.
+        the cost of precision. Weights change labels and decision values; probabilities stay those of the given rows.
     others
-        As in `SLKLRegressor`. Of held-out rows, penalty="auto" counts those that are misclassified, the choice of
-        kernel, width and scales takes the log loss, and all else the squared error.
+        As in `SLKLRegressor`. On held-out rows, penalty="auto" counts misclassified ones, the choice of kernel, width
+        and scales takes the log loss, and all else the squared error.
 
     Attributes
     ----------
     classes_ : (n_classes,) array
         The labels, sorted.
     temperature_ : float or None
-        Of the probabilities: the softmax of the decision values divided by it. Found on the held-out rows, with weights
-        that were fitted without them where there are such; least squares on fewer than 10 000 rows, without groups,
-        finds it on all, each predicted without itself. None where no rows are held out.
+        Probabilities are the softmax of the decision values divided by it. It is found on the held-out rows, with
+        weights that were fitted without them where there are such; least squares on fewer than 10 000 rows, without
+        groups, finds it on all, each predicted without itself. None where no rows are held out.
     calibration_ : object or None
-        With it `offsets` of the classes, which undo `class_weight`, and of two classes, where held-out rows gain by
-        it, another offset. With offsets labels are not always the likeliest.
+        The temperature and `offsets` of the classes, which undo `class_weight`; two classes have another offset where
+        held-out rows gain by it. With offsets labels are not always the likeliest.
     others
         As in `SLKLRegressor`.
 
@@ -323,21 +323,21 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the labels (n,) of rows X (n, n_features). Raises ValueError."""
-        decision = self._decision(X)  # which says so where nothing is fitted
+        decision = self._decision(X)  # It refuses an estimator that is not fitted.
         return np.asarray(self.classes_[labels_from_decision(decision, self._model.task)])
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class (n, n_classes) for rows X (n, n_features) (mathematics.md, eq. 76)."""
-        decision = self._decision(X)  # which says so where nothing is fitted
+        decision = self._decision(X)  # It refuses an estimator that is not fitted.
         return self._model.probabilities_of(decision)
 
     def predict_set(self, X: Any, level: float = 0.95) -> NDArray[np.bool_]:
-        """Return which labels (n, n_classes) are in the sets of rows X (n, n_features), the likeliest in any case.
+        """Return whether labels (n, n_classes) are in the sets of rows X (n, n_features); the likeliest always is.
 
-        The sets of new rows like those of the fit hold their label at a level, see `SLKLRegressor.predict_interval`.
+        The sets of new rows hold their labels at a level, see `SLKLRegressor.predict_interval`.
         """
-        from pipeline.estimators.machine_fit import as_value_error  # slow to import
+        from pipeline.estimators.machine_fit import as_value_error
 
         decision = self._decision(X)
         with as_value_error():

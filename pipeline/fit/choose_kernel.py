@@ -38,28 +38,28 @@ from pipeline.work.store import TaskCheckpoints
 from storage.arrays import Arrays, Stored, as_dataclass, as_json, from_json
 
 SCALES, PASS = "scales/learned.npz", "kernels"
-# Held-out rows of a sample: the fewest, where they are no more than that share; the most, of what is not fitted anyway.
+# A sample holds out the rows that are not fitted anyway, within these numbers, and no more than this share.
 LEAST_HELD_OUT, LARGEST_SHARE, MOST_HELD_OUT = 1500, 1 / 3, 3000
-FIRST_WIDTH = 0.5  # times the typical width, where the search for a width begins
-CONSTANT_RIDGE = 1e100  # Weights are 0 then, to the last digit of any prediction.
+FIRST_WIDTH = 0.5  # The search for a width begins at this multiple of the typical one.
+CONSTANT_RIDGE = 1e100  # It makes weights 0, to the last digit of any prediction.
 CONSTANT_WORDS = "a constant is predicted: by folds, no kernel tells more than that"
-TrialRecord = dict[str, Any]  # of a trial, as JSON has it
-FIELDS = ("n_centers", "sigma2", "error", "ridge", "typical")  # of a trial that stand in its record as they are
+TrialRecord = dict[str, Any]  # A trial in JSON.
+FIELDS = ("n_centers", "sigma2", "error", "ridge", "typical")  # The record of a trial has these as they are.
 WORDS = {PLAIN: "features as they are", DIAGONAL: "a scale for each feature", METRIC: "a metric"}
 
 
 def choose_kernel(work: Workspace, index: NDArray[np.int64], labels: Labels, facts: TargetFacts) -> Arrays:
-    """Return what is committed with candidates at training rows `index`: the `choice`, as JSON.
+    """Return the `choice`, as JSON, to be committed with the candidates at training rows `index`.
 
-    Its `kernel` is a name, `sigma2` the width. Where something was chosen it has also the `scales`, one of SCALE_KINDS,
-    the `ridge` and `n_centers` of the trial, the `operations` that all took, and all that was `tried`. Scales of the
+    Its `kernel` is a name, `sigma2` the width. Where something was chosen it also has the `scales`, one of SCALE_KINDS,
+    the `ridge` and `n_centers` of the trial, the `operations` of all trials, and all that was `tried`. Scales of the
     features are committed under SCALES.
     """
     asked = work.config.kernel
     if is_chosen(asked) or facts.by_folds:
         return _climb(work, index, labels, facts)
     (kernel,), sigma2 = kernels_of(asked), asked.sigma2
-    if isinstance(sigma2, str):  # the median
+    if isinstance(sigma2, str):  # It is the median.
         sigma2 = kernel.default_sigma2(open_features(work.features).X[_drawn(work, index)[:MEDIAN_POINTS]])
     return {"choice": as_json({"kernel": kernel.name, "sigma2": float(sigma2 or 0.0)})}
 
@@ -88,7 +88,7 @@ def _climb(work: Workspace, index: NDArray[np.int64], labels: Labels, facts: Tar
             break
     best = choose([trial for trials in tried.values() for trial in trials], sample.n_held_out)
     if not np.isfinite(best.error):
-        best.kernel(scaled(sample.points, best.scales), best.sigma2)  # which may refuse them in words of its own
+        best.kernel(scaled(sample.points, best.scales), best.sigma2)  # The kernel may say why.
         raise InvalidDataError(
             f"`kernel.sigma2={asked.sigma2}`: no width gives a Gram that least squares can use; give a number"
         )
@@ -113,17 +113,16 @@ def _climb(work: Workspace, index: NDArray[np.int64], labels: Labels, facts: Tar
 
 
 def _first(kernel: type[Kernel], sample: Sample, sigma2: float | str | None) -> Trial:
-    """Return the trial that the search of a kernel begins with: features as they are, at the width if one is given."""
+    """Return the first trial of the search of a kernel: features as they are, at the width if one is given."""
     ones = np.ones(sample.points.shape[1], np.float32)
     typical = kernel.default_sigma2(sample.points[:MEDIAN_POINTS])
-    width = (
-        {"auto": FIRST_WIDTH * typical, "median": typical}[sigma2] if isinstance(sigma2, str) else float(sigma2 or 0)
-    )
+    named = {"auto": FIRST_WIDTH * typical, "median": typical}
+    width = named[sigma2] if isinstance(sigma2, str) else float(sigma2 or 0)
     return Trial(kernel, PLAIN, ones, width, 0, typical=typical)
 
 
 def _of_folds(sample: Sample, found: Trial) -> Arrays:
-    """Return what folds of all rows tell of a fit: RIDGE_ERRORS; and rows that calibrate it, FOLD_ROWS."""
+    """Return the RIDGE_ERRORS of a fit by folds of all rows, and the FOLD_ROWS that calibrate it."""
     rows = sample.held_out
     assert found.ridges is not None
     assert found.held_out is not None
@@ -134,24 +133,24 @@ def _of_folds(sample: Sample, found: Trial) -> Arrays:
 
 
 def folds_of(n_rows: int) -> int:
-    """Return the number of folds of few rows."""
+    """Return the number of folds for few rows."""
     return 5 if n_rows >= 100 else 10
 
 
 def rungs_of(most: int, by_folds: int) -> list[Rung]:
-    """Return the rungs with at most so many candidates; the last has all of them where folds choose the fit."""
+    """Return the rungs up to `most` candidates, or up to all `by_folds` of them where folds choose the fit."""
     last = by_folds or most
     rungs = [rung for rung in RUNGS if 1.5 * rung.n_centers <= last]
-    if not rungs and last > 1 and not by_folds:  # by folds few candidates cost little, and a draw of them decides much
+    if not rungs and last > 1 and not by_folds:  # Folds have few candidates, which cost little; a draw decides much.
         rungs = [Rung(last // 2, SAMPLE_ROWS)]
     return [*rungs, Rung(last, SAMPLE_ROWS, begins=not rungs or (not by_folds and last <= RUNGS[-2].n_centers))]
 
 
 def candidates_needs(run: RunSize) -> Needs:
-    """Return what candidates need: their features while these are stored, or the sample and trials of kernels."""
+    """Return the needs of candidates: their features while they are stored, or the sample and trials of kernels."""
     config, shape = run.config, run.shape
     n_candidates = count_candidates(config, shape.n_train)
-    few = n_candidates < FOLDED_ROWS  # there are no more of them than different rows
+    few = n_candidates < FOLDED_ROWS  # Candidates are no more than the different rows.
     drawn = 4 * run.n_columns * shape.n_features
     needs = Needs(2**23 + (2 * drawn if run.n_columns >= n_candidates else 0), drawn)
     if not (is_chosen(config.kernel) or (config.solver.is_least_squares and shape.n_train < FOLDED_ROWS)):
@@ -165,14 +164,14 @@ def candidates_needs(run: RunSize) -> Needs:
 
 
 def _drawn(work: Workspace, index: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the candidates in an order drawn by the seed: all rows may be sorted by class."""
+    """Return the candidates in an order drawn by the seed; the rows may be sorted by class."""
     return np.random.default_rng([work.config.seed, 7]).permutation(np.sort(index))
 
 
 def read_sample(work: Workspace, points: NDArray[np.int64], labels: Labels, facts: TargetFacts) -> Arrays:
-    """Return the rows that kernels are tried on: SAMPLE_ROWS that are fitted, at most half as many that are held out.
+    """Return the sample that kernels are tried on: SAMPLE_ROWS to fit, and at most half as many that are held out.
 
-    Rows that choices of the fit hold out are held out here; of few rows more are, and of fewer all, in folds.
+    Rows that the fit holds out are held out here. If rows are few, more are; if they are very few, all are, in folds.
     """
     n, seed, features = work.shape.n_train, work.config.seed, work.features
     store = open_features(features.features if isinstance(features, ScaledFeatures) else features)
@@ -218,7 +217,7 @@ def search_rung(
     *,
     has_width: bool,
 ) -> Arrays:
-    """Return the trials of a kernel on a rung that may climb, the records of all, and the operations they took."""
+    """Return the trials of a kernel on a rung that may climb, the records of all trials, and their operations."""
     sample, kernel = as_dataclass(stored.read(), Sample).first(rung.n_rows), survivors[0].kernel
 
     def on_trial(trial: Trial) -> None:
@@ -234,7 +233,7 @@ def search_rung(
 
 
 def _record(trial: Trial) -> TrialRecord:
-    """Return a trial as JSON has it, without the scales."""
+    """Return a trial in JSON, without its scales."""
     return {"kernel": trial.kernel.name, "scales": trial.kind} | {name: getattr(trial, name) for name in FIELDS}
 
 

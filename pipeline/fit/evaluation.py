@@ -32,17 +32,17 @@ from storage.folders import digest_file
 from storage.output_files import csv_text
 
 SCORES = "scores"
-PENALISED, PREFIXES = "penalised.", "prefixes"  # names of sums beside those of the model
-KEPT, KEPT_NAMES = "kept.", ("row", "decision", "truth", "weights")  # of rows, which are no sums
-KEPT_BYTES = 100  # of each value that is kept: in arrays, and as text
-ERROR_SUMS = ("wrong", "n_wrong", "squared_error", "absolute_error", "at_limit")  # that depend on what is predicted
+PENALISED, PREFIXES = "penalised.", "prefixes"  # Sums beside those of the model have such names.
+KEPT, KEPT_NAMES = "kept.", ("row", "decision", "truth", "weights")  # Values of rows that are kept are no sums.
+KEPT_BYTES = 100  # A value that is kept takes this, in arrays and as text.
+ERROR_SUMS = ("wrong", "n_wrong", "squared_error", "absolute_error", "at_limit")  # Predictions decide these sums.
 
 
 def evaluate_model(run: Run) -> dict[str, Any]:
     """Assemble and commit the model, and return its scores on the test part.
 
-    model: `score_numbers`; penalised: the errors of the penalised weights, before refit and moves of centers (else of
-    the model); prefixes: of the first centers of a greedy selection the test_error and test_r2, for each size.
+    model: `score_numbers`; penalised: the errors of the penalised weights, before refit and moves of centers (else
+    those of the model); prefixes: test_error and test_r2 of each number of first centers of a greedy selection.
     """
     work = run.work
     with work.events.stage(EVALUATE) as cost:
@@ -79,7 +79,7 @@ def _scored(run: Run, digest: str) -> dict[str, Any]:
 
 
 def _keep_predictions(run: Run, piece: Rows, of_rows: Arrays) -> None:
-    """Write the predictions of the test part, of many rows some, in all digits: a report needs no data then."""
+    """Write predictions of the test part, of some rows if there are many, in all digits: a report needs no data."""
     model, rows = load_model(run.layout.model), of_rows["row"]
     numbers = rows if piece.numbers is None else piece.numbers[rows]
     files = {} if piece.names is None else {"file": np.asarray(piece.names[rows]).tolist()}
@@ -93,9 +93,9 @@ def _keep_predictions(run: Run, piece: Rows, of_rows: Arrays) -> None:
 
 
 def test_needs(run: RunSize) -> Needs:
-    """Return what the pass needs, beside where centers were before they moved."""
+    """Return the needs of the pass over the test part, with the centers before they moved."""
     shape, moved = run.shape, 4 * n_moving(run) * run.shape.n_features
-    in_double = replace(run, shape=replace(shape, dtype="float64"))  # as some models need
+    in_double = replace(run, shape=replace(shape, dtype="float64"))  # Some models need it.
     blocks = row_grid("test", shape.n_test, run.n_columns)
     most_kept = kept_share(shape.n_test, shape.n_outputs) * shape.n_test * (shape.n_outputs + 2)
     return Needs(
@@ -109,8 +109,8 @@ def assemble_model(
 ) -> SparseKernelModel:
     """Return the model of final weights: only centers with a non-zero weight, in the order of the weights.
 
-    index: what the rows of the fit are called, where not by their number. of_inputs: the fields of the model that say
-    what its inputs are.
+    index: the names of the fit's rows, None: their numbers. of_inputs: the fields of the model that describe its
+    inputs.
     """
     rows, sigma2 = work.candidates[final.active], work.sigma2
     moved = final.points
@@ -152,7 +152,7 @@ def _model_of_run(run: Run) -> SparseKernelModel:
 def _block_of_scores(
     task: RowTask, folder: Path, weights: Stored, of_prefixes: Stored, solver: SolverConfig
 ) -> AddPiece[BlockValues]:
-    """Return what scores a block by the model, by its penalised weights, and by its first centers alone."""
+    """Return the function that scores a block by the model, its penalised weights, and its first centers alone."""
     model = before = load_model(folder)
     final = FinalWeights.of_arrays(weights.read())
     if final.points is not None:
@@ -174,7 +174,7 @@ def _block_of_scores(
         decision = model.decision_at(columns)
         of_model = score(decision, model.calibration) | model.coverage_sums(decision, block.y, block.weights)
         if final.points is not None:
-            del columns  # `test_needs` counts one block of them
+            del columns  # `test_needs` counts one block of them.
             columns = before.columns(block.X)
         penalised = of_model if before is model else score(before.decision_at(columns))
         values = of_model | {PENALISED + name: penalised[name] for name in ERROR_SUMS if name in penalised}

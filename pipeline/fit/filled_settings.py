@@ -1,8 +1,7 @@
 """Settings are filled in here, once, before anything is computed; those that make no sense for the data are refused.
 
-`fill_in_features` knows the data, `fill_in` also how many features there are and what fits; the plan adds how many
-candidates have their Gram in memory at once (`pipeline/plan.py`). A run keeps what was filled in; nothing is filled in
-when it is resumed.
+`fill_in_features` knows the data, `fill_in` also the number of features and the memory; the plan adds how many
+candidates have their Gram in memory at once (`pipeline/plan.py`). A run keeps these settings when it is resumed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,18 +29,18 @@ from pipeline.solvers.kernel_trials import MOST_OF_METRIC
 from pipeline.solvers.ladder import RUNGS
 from pipeline.solvers.solve import DEFAULT_PENALTY
 
-IMAGE_SIDE = 8  # of smaller images pixels are as good (digits of 6 x 6: 1.8 % errors, 1.7 % by histograms)
-ROOT = 0.5  # the power of soft-hog: fewer errors on MNIST and USPS (docs/pictures.md)
-BRIGHTNESS, COLOUR_BRIGHTNESS = 0.8, 1.0  # of images that are not deskewed (docs/pictures.md)
+IMAGE_SIDE = 8  # Pixels of smaller images are as good (digits of 6 x 6: 1.8 % errors, 1.7 % by histograms).
+ROOT = 0.5  # Square roots of soft-hog make fewer errors on MNIST and USPS (docs/pictures.md).
+BRIGHTNESS, COLOUR_BRIGHTNESS = 0.8, 1.0  # Deskewed images have none (docs/pictures.md).
 IMAGE_PENALTY = 0.01
-LARGEST_PENALTY = "max:1"  # at which a fit is the constant
-SOFT_SIGMA2 = 0.25  # of square roots of soft-hog, whose norm is 1
+LARGEST_PENALTY = "max:1"  # It makes any fit a constant.
+SOFT_SIGMA2 = 0.25  # Square roots of soft-hog have norm 1.
 HISTOGRAM_SIGMA2 = 4.0
-ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
-MOST_TRIED = 2000  # A kernel is tried on no more candidates, where a fit does not grow: more cost more than they tell.
-MOST_AT_ONCE = 8000  # candidates whose Gram is formed without being asked for, for one penalty
-WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
-PENALISED = {"solver.tolerance", "solver.max_sweeps", "solver.schedule"}  # settings of the penalised solves
+ROOT_SIGMA2 = 8.0  # Roots of sphog have a squared norm of 20 for any image size.
+MOST_TRIED = 2000  # A kernel is tried on no more candidates, unless the fit grows: more cost more than they tell.
+MOST_AT_ONCE = 8000  # For one penalty, the Gram of more candidates is formed only if asked for.
+WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # The first size that fits is taken.
+PENALISED = {"solver.tolerance", "solver.max_sweeps", "solver.schedule"}
 
 
 def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
@@ -53,7 +52,7 @@ def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
 def features_of(
     config: TrainConfig, input_shape: tuple[int, ...], scale: float | None, *, standardise: bool
 ) -> TrainConfig:
-    """Fill in the features of inputs, images where they have a `scale`, and whether raw ones are z-scored."""
+    """Fill in the features of inputs, and whether raw ones are z-scored; scale: that of images, else None."""
     if config.features.name == "auto":
         is_image = len(input_shape) > 1 and min(input_shape[:2]) >= IMAGE_SIDE
         config = with_value(config, "features.name", "soft-hog" if is_image else "raw")
@@ -67,20 +66,20 @@ def features_of(
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """What there is to fit: different rows, and bytes for candidates and their Grams."""
+    """The number of different rows, and the bytes for candidates and their Grams."""
 
     n_different: int
     memory_bytes: int
-    fits: Callable[[TrainConfig], bool]  # whether such a fit does, whose working set is all candidates
+    fits: Callable[[TrainConfig], bool]  # whether a fit has room; its working set is all candidates
 
 
 def fill_in(
     asked: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: MemoryBudget
 ) -> tuple[TrainConfig, list[str]]:
-    """Fill in what the data decide: penalty, width, scales, number of centers; return notes for the user."""
+    """Fill in the settings that data decide: penalty, width, scales, number of centers; return notes for the user."""
     config, raw = asked, asked.features.name == "raw"
     chosen = asked.solver.penalty is not None or "solver.refit" in explicit
-    if config.kernel.name == AUTO_KERNEL:  # which chooses the width as well
+    if config.kernel.name == AUTO_KERNEL:  # It chooses the width as well.
         learns = "learned" if config.kernel.sigma2 is None and raw else "none"
         config = _with_defaults(config, {"kernel.sigma2": "auto", "kernel.scale": learns})
     if raw:
@@ -89,7 +88,7 @@ def fill_in(
         defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": _image_width(config), "kernel.scale": "none"}
         config = _with_defaults(config, defaults)
         if config.solver.is_penalised and config.statistics.hold_out and not chosen:
-            config = with_value(config, "solver.refit", "ridge")  # fewer errors (docs/problem.md)
+            config = with_value(config, "solver.refit", "ridge")  # It makes fewer errors (docs/problem.md).
     config = _with_defaults(config, {"kernel.name": "gaussian"})
     config, notes = _with_count(config, shape, explicit, room)
     refuse(_without_sense(config, shape))
@@ -155,10 +154,10 @@ def _with_count(
 def _with_memory(
     config: TrainConfig, shape: FeatureShape, asked: TrainConfig, room: MemoryBudget
 ) -> tuple[TrainConfig, list[str]]:
-    """Have least squares and a selection fit, which need the Gram of all candidates.
+    """Make room for least squares or a selection, which need the Gram of all candidates.
 
-    Where their number was not given, they are the most that fit, at least as many as are chosen, or LEAST_CENTERS. Else
-    a penalty replaces none, if that was not asked for.
+    If their number was not given, take as many as fit, at least those to choose, or LEAST_CENTERS. If it was, least
+    squares that nobody asked for give way to a penalty.
     """
     solver, working_set = config.solver, asked.centers.working_set
     most, least = count_candidates(config, shape.n_train), solver.n_selected if solver.selects else LEAST_CENTERS
@@ -179,15 +178,15 @@ def _with_memory(
 
 
 def with_candidates(config: TrainConfig, count: int) -> TrainConfig:
-    """Return the settings with so many candidates, and the Gram of all in memory."""
+    """Return the settings with another number of candidates, and the Gram of all in memory."""
     return with_values(config, {"centers.count": count, "centers.working_set": count})
 
 
-# What settings that are filled in say.
+# Questions to settings that are filled in.
 
 
 def kernels_of(kernel: KernelConfig) -> tuple[type[Kernel], ...]:
-    """Return the kernels that are asked for, or tried: in the order of their names, which decides between equals."""
+    """Return the kernels asked for, or tried, in the order of their names, which decides between equal ones."""
     if kernel.name == AUTO_KERNEL:
         possible = (one for one in KERNELS if one.has_metric or kernel.scale != METRIC)
         return tuple(sorted(possible, key=lambda one: one.name))
@@ -208,7 +207,7 @@ def is_chosen(kernel: KernelConfig) -> bool:
 
 
 def fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
-    """Return the size of a fit, which tells how many candidates a budget pays for."""
+    """Return the size of a fit, which decides how many candidates a budget pays for."""
     solver = config.solver
     return Fit(
         n_rows=shape.n_train,
@@ -221,7 +220,7 @@ def fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
 
 
 def last_rung(config: TrainConfig, n_train: int, n_candidates: int) -> int:
-    """Return on how many candidates kernels are tried last: what is used of them, unless a fit grows itself."""
+    """Return the number of candidates that kernels are tried on last: as many as a fit uses, unless it grows."""
     if grows(config):
         return min(RUNGS[-1].n_centers, n_candidates)
     most = min(n_candidates, config.centers.working_set or n_train)
@@ -229,15 +228,15 @@ def last_rung(config: TrainConfig, n_train: int, n_candidates: int) -> int:
 
 
 def grows(config: TrainConfig) -> bool:
-    """Return whether the number of candidates grows while the held-out error falls: of least squares by a budget."""
+    """Return whether candidates are added while the held-out error falls: in least squares with a budget."""
     centers = config.centers
     return config.solver.is_least_squares and centers.budget is not None and isinstance(centers.count, int)
 
 
 def count_candidates(config: TrainConfig, n_train: int) -> int:
-    """Return how many candidates a run has, whose data have `n_train` training rows."""
+    """Return the number of candidates of a run with `n_train` training rows."""
     asked = config.centers.count
-    assert asked is not None  # filled in
+    assert asked is not None  # It is filled in.
     return n_train if asked == "all" else int(asked)
 
 
@@ -251,17 +250,17 @@ def is_in_rounds(config: TrainConfig, n_train: int) -> bool:
     return centers.on_demand or is_long or (centers.working_set or 0) < n
 
 
-# What is refused.
+# Settings that are refused.
 
 
 def refuse(faults: Iterator[str]) -> None:
-    """Raise ConfigError of the first fault, where there is one."""
+    """Raise ConfigError with the first fault, if there is one."""
     for fault in faults:
         raise ConfigError(fault)
 
 
 def without_effect(config: TrainConfig, explicit: frozenset[str]) -> Iterator[str]:
-    """Yield what is said of settings that were asked for and would have no effect on data that are there."""
+    """Yield the faults of settings that were asked for and have no effect on the data."""
     solver, path, usual = config.solver, Path(config.dataset), TrainConfig("")
     kind = path.suffix
     if config.dataset not in NAMED and not path.exists():
@@ -317,7 +316,7 @@ def _without_sense(config: TrainConfig, shape: FeatureShape) -> Iterator[str]:
 
 def _without_moves(config: TrainConfig) -> Iterator[str]:
     solver, asked = config.solver, f"`solver.move_centers={config.solver.move_centers}`"
-    if solver.is_least_squares:  # of a table, unless something asks for another
+    if solver.is_least_squares:
         yield (
             f"{asked} moves centers that were chosen, and with `solver.penalty=none`, given or filled in, all "
             "candidates are centers: add `solver.select=greedy:K`, or `solver.penalty=auto` and `solver.refit=ridge`"
@@ -330,7 +329,7 @@ def _without_moves(config: TrainConfig) -> Iterator[str]:
 
 
 def without_room(config: TrainConfig, n_candidates: int) -> Iterator[str]:
-    """Yield what is said where not all candidates have their Gram in memory."""
+    """Yield the faults of settings that need the Gram of all candidates, which is not in memory."""
     solver, working_set = config.solver, config.centers.working_set or 0
     if config.centers.on_demand and (not solver.is_penalised or solver.penalty == "auto"):
         yield (

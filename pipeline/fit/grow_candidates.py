@@ -27,27 +27,27 @@ from pipeline.solvers.ridge import CalibrationWeights, SplitStatistics, Weights,
 from pipeline.work.events import CANDIDATES, STATISTICS
 from storage.arrays import Arrays, as_arrays, as_dataclass, as_json
 
-RIDGE_ERRORS = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out losses
-PATIENCE = 2  # Steps in a row without gain, after which candidates grow no more.
+RIDGE_ERRORS = "ridges"  # The array (ridges, 2) has fractions of the diagonal and held-out losses.
+PATIENCE = 2  # Candidates grow no more after as many steps in a row without gain.
 STEEPNESS = 0.15  # A width halves so many times where the candidates double (mathematics.md, eq. 97).
 
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A fit of so many candidates, and how it does on held-out rows; arrays are empty where none can be computed."""
+    """A fit of some candidates with its held-out losses; the arrays are empty where there is no fit."""
 
     size: int
     ridges: NDArray[np.float64]  # (r, 2): fractions of the diagonal, and mean losses
-    losses: NDArray[np.float64]  # (rows,), at the best of them
+    losses: NDArray[np.float64]  # (rows,), at the best ridge
     weights: NDArray[np.float64]  # (rows,)
 
     @property
     def loss(self) -> float:
-        """The mean loss at the best ridge: squared, or of classes the log loss at the best temperature."""
+        """The mean loss at the best ridge: squared error, or for classes the log loss at the best temperature."""
         return float(self.ridges[:, 1].min(initial=np.inf))
 
     def is_worse_than(self, other: "Judged", n_different: float) -> bool:
-        """Return whether another fit loses less, by more than chance explains."""
+        """Return whether another fit has a lower loss, by more than chance explains."""
         if len(self.losses) and len(other.losses):
             return is_better(self.losses, other.losses, other.weights, n_different)
         return other.loss < self.loss
@@ -57,8 +57,8 @@ def grow_candidates(work: Workspace) -> None:
     """Commit the statistics of as many candidates as lower the held-out loss by more than chance; cut the others."""
     with work.events.stage(STATISTICS):
         if work.final is not None:
-            return  # nothing reads the statistics any more
-        if RIDGE_ERRORS in work.choices:  # by folds, or when an earlier session has come here
+            return  # Nothing reads the statistics any more.
+        if RIDGE_ERRORS in work.choices:  # Folds have found them, or an earlier start of the run.
             size, sigma2, found = work.n_candidates, work.sigma2, None
         else:
             found = _Growth(work)
@@ -67,7 +67,7 @@ def grow_candidates(work: Workspace) -> None:
         if work.store.get(name_of(ALL), mapped=True) is None:
             growth = found or _Growth(work, [size])
             commit_parts(work, *growth.statistics_of_first(size), (FIT, HELD_OUT, ALL))
-        if found is not None:  # last: the steps follow from all candidates
+        if found is not None:  # This comes last: the steps follow from all candidates.
             X = np.array(work.store.stored(CANDIDATES).read(mapped=True)["X"][:size])
             cut = {"index": work.candidates[:size], "X": X}
             chosen: Arrays = {"choice": as_json(work.choice | {"sigma2": sigma2}), RIDGE_ERRORS: kept.ridges}
@@ -76,10 +76,7 @@ def grow_candidates(work: Workspace) -> None:
 
 
 class _Growth:
-    """Fits of more and more candidates, of one width (mathematics.md, eq. 97).
-
-    What is found of each is committed; its statistics are kept for the next.
-    """
+    """Fits of more and more candidates, of one width (mathematics.md, eq. 97); the losses of each are committed."""
 
     def __init__(self, work: Workspace, sizes: list[int] | None = None) -> None:
         self._work = work
@@ -88,12 +85,12 @@ class _Growth:
         tried_on = min(self._sizes[-1], work.choice.get("n_centers", np.inf))
         is_narrower = sizes is None and work.config.kernel.sigma2 == "auto"
         self.sigma2 = work.sigma2 * (tried_on / self._sizes[-1]) ** (STEEPNESS if is_narrower else 0.0)
-        self._step = 0  # the last one that was judged
+        self._step = 0  # the last step that was judged
         self._in_memory: tuple[int, SplitStatistics] | None = None  # a step and its statistics
         self._ridge: int | None = work.choice.get("ridge")
 
     def _steps(self) -> list[int]:
-        """Return the sizes that the rest of the budget pays for, and at least those on which the kernel was chosen."""
+        """Return the sizes that the rest of the budget pays for, at least up to that on which the kernel was chosen."""
         work, choice = self._work, self._work.choice
         budget, least = work.config.centers.budget, choice.get("n_centers", LEAST_CENTERS)
         assert budget is not None
@@ -102,7 +99,7 @@ class _Growth:
         return steps_to(min(work.n_candidates, max(paid, least)), LEAST_CENTERS)
 
     def best(self) -> Judged:
-        """Return the fit that no larger one is better than. Raises InvalidDataError where none can be computed."""
+        """Return the fit that no larger one improves. Raises InvalidDataError where no fit can be computed."""
         kept, without = self._judged(0), 0
         for step in range(1, len(self._sizes)):
             found = self._judged(step)
@@ -128,9 +125,9 @@ class _Growth:
         return found
 
     def statistics_of_first(self, size: int) -> SplitStatistics:
-        """Return the statistics of fit and held-out rows on the first candidates: a part of those of the last step.
+        """Return the statistics of fit and held-out rows on the first candidates, cut from those of the last step.
 
-        Always of that step, which is the same in every session: bits depend on the columns that were computed together.
+        That step is the same in every start of a run: bits depend on the columns that were computed together.
         """
         fit, held_out = (part.prefix(size) for part in self._statistics(self._step))
         return replace(fit, gram=fit.gram.copy()), replace(held_out, gram=held_out.gram.copy())
@@ -161,18 +158,18 @@ class _Growth:
         if not errors:
             return Judged(size, np.empty((0, 2)), np.empty(0), np.empty(0))
         best = int(np.argmin([error for _, error in errors]))
-        fractions = [fraction for fraction, _ in errors[max(best - 1, 0) : best + 2]]  # clipping may prefer another
+        fractions = [
+            fraction for fraction, _ in errors[max(best - 1, 0) : best + 2]
+        ]  # Clipping may prefer a neighbour.
         weights = [of_fractions[fraction] for fraction in fractions]
         every = Weights(
             self._work.candidates[:size],
             np.hstack([one.weights for one in weights]),
             np.concatenate([one.intercept for one in weights]),
         )
-        task = replace(self._work.row_task, sigma2=self.sigma2)
+        task, tried = replace(self._work.row_task, sigma2=self.sigma2), CalibrationWeights(every)
         name = f"{STATISTICS}/held-out"
-        decision, truth, counts, _ = held_out_decisions(
-            self._work, task, CalibrationWeights(every), name, "held-out rows"
-        )
+        decision, truth, counts, _ = held_out_decisions(self._work, task, tried, name, "held-out rows")
         self._work.store.drop(f"passes/{name}")
         of_ridges = np.split(decision, len(fractions), axis=1)
         losses = [self._losses(of_ridge, truth, counts) for of_ridge in of_ridges]

@@ -37,12 +37,12 @@ from pipeline.work.events import STATISTICS
 from pipeline.work.store import ColumnStore
 from storage.arrays import Arrays, Stored, as_arrays
 
-SPARSE = 1 / 3  # of a group: where fewer columns stay, it dissolves
-FREE_GRAMS, FREE_VALUES = 8, 32  # that a disk must have room for: Grams, and values of each row and output
-LEAST_ROWS = 128  # of a block: each is a file for each group
+SPARSE = 1 / 3  # A group dissolves where a smaller share of its columns stays.
+FREE_GRAMS, FREE_VALUES = 8, 32  # A disk must have room for as many Grams, and values of each row and output.
+LEAST_ROWS = 128  # Each block is a file for each group: fewer rows would make too many files.
 RESIDUALS = "residuals"
 NOTHING = np.empty(0, np.int64)
-ReadColumns = Callable[..., NDArray[np.float64]]  # see `open_columns`
+ReadColumns = Callable[..., NDArray[np.float64]]  # See `open_columns`.
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class KeptColumns:
 
     @staticmethod
     def of(arrays: Arrays) -> "KeptColumns":
-        """Return the columns that `as_arrays` made arrays of, in memory; other arrays may be among them."""
+        """Return the columns that `as_arrays` turned into arrays, in memory; other arrays may be among them."""
         return KeptColumns(*(np.array(arrays[field.name]) for field in fields(KeptColumns)))
 
     def cut(self, columns: NDArray[np.int64]) -> "KeptColumns":
@@ -66,12 +66,12 @@ class KeptColumns:
         return int(np.count_nonzero(self.groups == self.groups.max(initial=0)))
 
     def places(self) -> NDArray[np.int64]:
-        """Return where each column stands in `grouped`, (W,): in the last group that has it."""
+        """Return the place of each column in `grouped`, (W,): that in the last group that has it."""
         order = np.argsort(self.grouped, kind="stable")
         return order[np.searchsorted(self.grouped[order], self.members, side="right") - 1]
 
     def by_group(self) -> list[tuple[NDArray[np.int64], slice | NDArray[np.int64], slice | NDArray[np.int64]]]:
-        """Return the candidates of each group, the columns that are in it, and the places of these in the group."""
+        """Return for each group its candidates, the columns that are in it, and their places in the group."""
         places, found = self.places(), []
         for group in np.unique(self.groups[places]).tolist():
             in_group = np.flatnonzero(self.groups == group)
@@ -108,7 +108,7 @@ def _as_slice(increasing: NDArray[np.int64]) -> slice | NDArray[np.int64]:
 def kept_blocks(n_rows: int, capacity: int) -> RowGrid:
     """Return the one grid of all files, for working sets of at most `capacity` columns, half of them new.
 
-    The bits of a value depend on the rows of its block.
+    There is one grid since the bits of a value depend on the rows of its block.
     """
     blocks = row_grid("train", n_rows, capacity, 8 * capacity**2 // 2)
     return replace(blocks, block_rows=max(blocks.block_rows, LEAST_ROWS))
@@ -116,7 +116,7 @@ def kept_blocks(n_rows: int, capacity: int) -> RowGrid:
 
 @dataclass(frozen=True)
 class ColumnBlocks:
-    """Where kept columns are, and what computes those that are missing. Of a run small and picklable."""
+    """The files of kept columns, and the task that computes missing ones; small and picklable in a run."""
 
     rows: RowTask
     blocks: RowGrid
@@ -124,7 +124,7 @@ class ColumnBlocks:
 
 
 def group_name(candidates: NDArray[np.int64]) -> str:
-    """Return the name of a group, of its candidates, so that no two groups mix."""
+    """Return the name of a group, a digest of its candidates, so that no two groups mix."""
     return f"group-{blake2b(candidates.tobytes(), digest_size=8).hexdigest()}"
 
 
@@ -139,9 +139,9 @@ def column_blocks(work: Workspace) -> ColumnBlocks:
 def open_columns(files: ColumnBlocks, columns: KeptColumns) -> ReadColumns:
     """Open kept columns in a process, for all its threads.
 
-    Returns a function of the number of a block, of what shares out the tiles, and of the features of its rows, which
-    are read if they are not given and a file is missing. It returns the columns (rows, W) f8, C-contiguous; missing
-    ones are computed and kept.
+    Returns a function of the number of a block, of the function that shares out tiles, and of the features of its rows,
+    which are read if they are not given and a file is missing. It returns the columns (rows, W) f8, C-contiguous;
+    missing ones are computed and kept.
     """
     groups, kernels = columns.by_group(), dict[str, Kernel]()
     precision = np.dtype(files.rows.precision).type
@@ -213,7 +213,7 @@ def grow(
 def add_columns(
     work: Workspace, name: str, before: KeptColumns, stay: NDArray[np.int64], admitted: NDArray[np.int64]
 ) -> tuple[KeptColumns, GramStatistics]:
-    """Return the columns that stay and those admitted, and the sums of the latter: one pass over the rows.
+    """Return the columns that stay and those admitted, and the sums of the admitted ones: one pass over the rows.
 
     Columns that stay have a Gram: only products with new ones are added up (mathematics.md, eqs. 7 and 11).
     """
@@ -251,13 +251,13 @@ def load(work: Workspace, name: str) -> WorkingSet:
 def latest(work: Workspace) -> WorkingSet | None:
     """Return the last committed working set, else None, and drop those before. Raises CorruptDataError."""
     rounds = [name for name in work.store.names("statistics") if name.removeprefix("round-").isdecimal()]
-    for earlier in rounds[:-1]:  # Left by a kill at the last moment.
+    for earlier in rounds[:-1]:  # A kill at the last moment leaves one.
         drop(work, earlier)
     return load(work, rounds[-1]) if rounds else None
 
 
 def drop(work: Workspace, name: str) -> None:
-    """Remove statistics, and what the solves made of them: the largest files of a work."""
+    """Remove the statistics of a round and their centred copy, the largest files of a work."""
     for folder in (name, f"{name}-centred"):
         work.store.drop(name_of(folder))
 
@@ -267,8 +267,8 @@ def compute_residuals(
 ) -> NDArray[np.float64]:
     """Return the residuals R = Y - K w - b of all training rows, (n, T) f8 (mathematics.md, eq. 25): one pass.
 
-    columns (a,): of the active candidates; weights (a, T); intercept (T,). Rows of weight s are times √s (eq. 9). They
-    stay committed until the correlations are.
+    columns (a,): those of the active candidates; weights (a, T); intercept (T,). Residuals of rows of weight s are
+    multiplied by √s (eq. 9). They stay committed until the correlations are.
     """
     name, files = f"{name}-{RESIDUALS}", column_blocks(work)
 
@@ -296,10 +296,10 @@ def _open_weights(files: ColumnBlocks, given: Stored) -> AddPiece[BlockValues]:
 
 
 def growth_needs(run: RunSize) -> Needs:
-    """Return what a larger working set needs: Gram rows of what comes in, in each group, or the old Gram and the new.
+    """Return the needs of a larger working set: Gram rows of new columns in each group, or the old Gram and the new.
 
     At most half of the working set comes in at once (`choose_columns`), on demand all of it. Each thread has a block of
-    the columns, as the files have them. On disk are the Grams of the last round, the new one, and the sums of each
+    the columns, in their dtype on disk. On disk are the Grams of the last round, the new one, and the sums of each
     process; columns are kept where there is room beside these.
     """
     n_columns, workers = run.n_columns, run.workers

@@ -39,8 +39,8 @@ from pipeline.solvers.ridge import RIDGES, CalibrationWeights, Refit, Weights, l
 from storage.arrays import Arrays, Stored, as_arrays, as_dataclass
 
 NAME, TRIALS = "moves", "passes/moves-trials"
-PATIENCE = 10  # Steps in a row that do not lower the held-out error end the moves.
-FIRST = 0.1  # of σ: how far the first step moves the center that moves farthest
+PATIENCE = 10  # As many steps in a row that do not lower the held-out error end the moves.
+FIRST = 0.1  # The first step moves the center that moves farthest by this share of σ.
 Points = NDArray[np.float64]
 
 
@@ -53,7 +53,7 @@ class Solution:
     objective: float
     held_out_error: float
     ridge: float  # ρ
-    fraction: float  # ρ as a part of the mean diagonal of the Gram where it was chosen
+    fraction: float  # ρ over the mean diagonal of the Gram where it was chosen
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class Moving(Solution):
     """The state between two passes: the solution at some points, and the best points so far."""
 
     points: Points  # (m, d) f8
-    gradient: Points  # at the points, before its pass (0,)
-    last_step: Points  # that led here, until L-BFGS has learned from it, else (0,)
-    last_gradient: Points  # where it began, likewise
-    steps: NDArray[np.float32]  # as `changes`: what L-BFGS has learned
+    gradient: Points  # (m, d) at the points; (0,) before its pass
+    last_step: Points  # (m, d) until L-BFGS has learned from it, else (0,)
+    last_gradient: Points  # (m, d) where the last step began, until then
+    steps: NDArray[np.float32]  # what L-BFGS has learned, with `changes`
     changes: NDArray[np.float32]
-    best: NDArray[np.floating]  # (m, d) f4, of the lowest held-out error
+    best: NDArray[np.floating]  # (m, d) f4: the points with the lowest held-out error
     best_step: int
-    errors: NDArray[np.float64]  # held-out, at first and after each step
+    errors: NDArray[np.float64]  # held-out errors at first and after each step
 
     @property
     def step(self) -> int:
@@ -102,10 +102,10 @@ def move_centers(
             summary = summary | ridge_summary(moved)
     moves = {
         "steps": state.step,
-        "kept_step": kept,  # 0: none moved
+        "kept_step": kept,  # 0: no center has moved
         "held_out_errors": state.errors.tolist(),  # before the first step and after each
-        "held_out_before": before,  # where the centers were
-        "held_out_after": after,  # where they are now, with the ridge that is best there
+        "held_out_before": before,
+        "held_out_after": after,  # with the ridge that is best there
         "wall_seconds": time.perf_counter() - started,
     }
     return replace(final, summary=summary | {"moves": moves}), tried
@@ -138,7 +138,7 @@ class _Mover:
         except StoppedError:
             self._save(state)
             raise
-        self._save(state)  # the weights there take another pass
+        self._save(state)  # The weights at the new places take another pass.
         return state
 
     def _started(self, points: Points) -> Moving:
@@ -196,7 +196,7 @@ class _Mover:
         if found is None:
             return None
         points, fit, none = found.reshape(shape) / self._of_points, last[0], np.empty(0)
-        error, learns = fit.held_out_error, fit.ridge == state.ridge  # from two gradients of one objective
+        error, learns = fit.held_out_error, fit.ridge == state.ridge  # L-BFGS compares two gradients of one objective.
         self._work.events.record("moves", step=number, objective=fit.objective, held_out_error=error)
         self._work.store.drop(TRIALS)
         moved = replace(
@@ -214,10 +214,10 @@ class _Mover:
         return f"moving centers, step {number} of at most {self._most}, held-out error {state.errors.min():.4g}"
 
     def _tried(self, points: Points, state: Moving, words: str) -> tuple[Solution, float]:
-        """Return the solution at some points, and the objective there with the ridge so far.
+        """Return the solution at some points, and the objective there with the present ridge.
 
-        The ridge is a larger one where that lowers the held-out error. The objective is infinite where the step was too
-        long for kernel values or a factor. What earlier trials of a step gave is kept until the step is made.
+        The solution has a larger ridge where that lowers the held-out error. The objective is infinite where the step
+        was too long for kernel values or a factor. Trials are kept until their step is made.
         """
 
         def make() -> Arrays:
@@ -228,7 +228,7 @@ class _Mover:
             parts = self.statistics(points, words)
             fit = better = self.fitted(parts, state)
             if np.isfinite(fit.objective):
-                with suppress(InvalidDataError):  # no factor: the ridge stays
+                with suppress(InvalidDataError):  # Without a factor the ridge stays.
                     better = min(fit, self.chosen(parts, (10.0 * fit.fraction,)), key=lambda one: one.held_out_error)
             return as_arrays(better) | {"so_far": np.asarray(fit.objective)}
 
@@ -249,7 +249,7 @@ class _Mover:
         return self._fit(parts, solved, before.ridge, before.fraction)
 
     def chosen(self, parts: dict[str, GramStatistics], fractions: Sequence[float]) -> Solution:
-        """Return the solution with the ridge that held-out rows want, among these and larger ones."""
+        """Return the solution with the ridge of the lowest held-out error, among these and larger ones."""
         found = self.refit(parts, parts[FIT], fractions)
         fraction, _ = min(found.held_out_errors, key=lambda pair: pair[1])
         return self._fit(parts, found.weights, found.ridge, fraction)
@@ -278,9 +278,9 @@ class _Mover:
 
 
 def moves_needs(run: RunSize) -> Needs:
-    """Return what moving the centers needs: statistics or a gradient, beside places, gradients and curvature.
+    """Return the needs of moving centers: statistics or a gradient, beside places, gradients and curvature.
 
-    On disk are a checkpoint, a second while it is written, and the sums of each process.
+    On disk are a checkpoint, another while it is written, and the sums of each process.
     """
     n, m, d = run.shape.n_train, n_moving(run), run.shape.n_features
     if not m:
@@ -293,7 +293,7 @@ def moves_needs(run: RunSize) -> Needs:
 
 
 def n_moving(run: RunSize) -> int:
-    """Return how many centers may move: as many as are chosen at most; 0 where none are moved."""
+    """Return the number of centers that may move: the most that are chosen; 0 where none are moved."""
     solver, n_columns = run.config.solver, run.n_columns
     if not solver.move_centers or not solver.selects:
         return n_columns if solver.move_centers else 0
@@ -301,7 +301,7 @@ def n_moving(run: RunSize) -> int:
 
 
 def _too_long(before: Solution) -> Solution:
-    """Return what a step comes to after which there are no kernel values, or no factor of their Gram."""
+    """Return the outcome of a step after which there are no kernel values, or no factor of their Gram."""
     return replace(before, objective=np.inf, held_out_error=np.inf)
 
 
@@ -309,16 +309,16 @@ def _digest(*arrays: NDArray[np.floating]) -> str:
     return blake2b(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays), digest_size=8).hexdigest()
 
 
-_SLACK = 2.0  # of a term of the gradient: k ‖x - z‖ is σ/√e at most, and float32 products are rounded
+_SLACK = 2.0  # It bounds a term of the gradient: k ‖x - z‖ is at most σ/√e, and float32 products are rounded.
 
 
 def gradient_pass(rows: RowTask, given: Stored, points: NDArray[np.floating]) -> RowPass[ExactSums]:
-    """Return a pass that adds up scaled sums over the fit rows, of rows (m, d) and of their pulls (m,); `gradient_of`.
+    """Return the pass behind `gradient_of`: scaled sums over the fit rows, of rows (m, d) and of their pulls (m,).
 
-    Residuals and weights are scaled by bounds of theirs, so that every pull is within ±1 and every term of a sum within
-    a few widths of the kernel and the distance of its center from their middle: that fixes the units of the exact sums.
+    Residuals and weights are divided by their bounds, so that every pull is within ±1, and every term of a sum within a
+    few kernel widths and the distance of its center from the middle: that fixes the units of the exact sums.
 
-    given : has points (m, d), weights (m, T) f8 and intercept (T,) f8
+    given : points (m, d), weights (m, T) f8 and intercept (T,) f8
     """
     shape = points.shape
     blocks = gradient_blocks(rows.shape.n_train, *shape)
@@ -343,7 +343,7 @@ def _sums_of_pulls(shape: tuple[int, int], of_rows: float, of_pulls: float, n_te
 
 
 def _middle(rows: RowTask, points: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return the middle (d,) of points (m, d), from which rows are measured: far off, products would cancel."""
+    """Return the middle (d,) of points (m, d), the origin of the rows: far off, products would cancel."""
     return points.mean(axis=0, dtype=np.float64).astype(rows.precision)
 
 
@@ -360,7 +360,7 @@ def scales(
 ) -> tuple[NDArray[np.float64], float]:
     """Return a bound of the residuals of each output (T,), and one of |Σ_t r_it w_mt|; columns are within [0, 1].
 
-    Both are of rows times their weights, parts of the largest.
+    Rows count by their weights, divided by the largest weight.
     """
     residual = np.array(largest.targets) / largest.weight + np.abs(intercept) + np.abs(weights).sum(axis=0)
     return np.maximum(residual, 1e-300), max(float((np.abs(weights) @ residual).max()), 1e-300)

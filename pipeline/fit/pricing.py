@@ -30,10 +30,10 @@ from pipeline.solvers.problem import Certificate, Problem, certify, gap_safe_scr
 from pipeline.solvers.ridge import Weights
 from storage.arrays import Stored
 
-TILE_ROWS = 2048  # of a tile, and its candidates: work for many, while reading both sides is little beside it
-LINE_ROWS = 1024  # rows of a tile that are in memory as kernel values at once
-CORRELATIONS = "correlations"  # of the name of a pass, which is dropped when its result is committed
-Tile = tuple[Kernel, slice, slice]  # some candidates, whose columns the kernel computes, and a block of rows
+TILE_ROWS = 2048  # A tile has as many candidates too: enough tiles for all workers, and little reading for the work.
+LINE_ROWS = 1024  # As many rows of a tile are in memory as kernel values at once.
+CORRELATIONS = "correlations"  # The name of a pass ends so; it is dropped when its result is committed.
+Tile = tuple[Kernel, slice, slice]  # The kernel of some candidates, their slice, and a slice of rows.
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Tiles:
 
     n_rows: int
     n_candidates: int
-    symmetric: bool  # every training row is a candidate, in order: tile (i, j) serves (j, i) as well
+    symmetric: bool  # whether every training row is a candidate, in order: tile (i, j) serves (j, i) as well
 
     @property
     def n_of_rows(self) -> int:
@@ -56,7 +56,7 @@ class Tiles:
 
     def tile(self, piece: int) -> tuple[slice, slice]:
         """Return the candidates and the rows of a tile; tiles of the same candidates follow each other."""
-        if self.symmetric:  # row c of a triangle has the tiles 0 to c
+        if self.symmetric:  # Row c of a triangle has the tiles 0 to c.
             c = (math.isqrt(8 * piece + 1) - 1) // 2
             r = piece - c * (c + 1) // 2
         else:
@@ -76,9 +76,9 @@ def _block(index: int, n: int) -> slice:
 def correlate(
     work: Workspace, name: str, residuals: NDArray[np.float64], candidates: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Return c_mᵀR (M, T) of candidates (M,), bounds (M,) of their ‖c_m‖², and the kernel entries that it took.
+    """Return c_mᵀR (M, T) of candidates (M,), bounds (M,) of their ‖c_m‖², and the number of kernel entries.
 
-    residuals (n, T) as `compute_residuals` returns them.
+    residuals: (n, T), as `compute_residuals` returns them.
     """
     name, order = f"{name}-{CORRELATIONS}", np.argsort(candidates)
     tiles = Tiles(work.shape.n_train, len(candidates), is_symmetric(work, candidates))
@@ -89,7 +89,7 @@ def correlate(
     with work.events.status("storing the residuals"):
         arrays = {"residuals": np.hstack([residuals, counts]), "candidates": candidates[order]}
         given = work.store.put(f"passes/{name}/input", arrays)
-        digests = map(digest_rows, arrays.values())  # other blocks of the round are priced under the same name
+        digests = map(digest_rows, arrays.values())  # Other blocks of the round have the same name.
     shape = tiles.n_candidates, len(bounds)
     task = RowPass(
         partial(_read_tiles, work.row_task, given, tiles),
@@ -118,7 +118,7 @@ def _read_tiles(task: RowTask, given: Stored, tiles: Tiles, pieces: range) -> It
 
 
 def _open_tiles(task: RowTask, given: Stored, tiles: Tiles) -> AddPiece[ExactSum]:
-    """Return what adds a tile; `given` has "residuals" (n, T + 1), row weights last, "candidates" (M,), in order."""
+    """Return the function that adds a tile; given: "residuals" (n, T + 1), row weights last, "candidates" (M,)."""
     residuals = given.read(mapped=True)["residuals"]
 
     def add(total: ExactSum, tile: Tile, each: ForEach) -> None:
@@ -131,7 +131,7 @@ def _open_tiles(task: RowTask, given: Stored, tiles: Tiles) -> AddPiece[ExactSum
             start = rows.start + first
             of_line = slice(start, start + len(line))
             K = kernel.block(line, out_dtype=np.float64, each=each)
-            sums = (residuals[of_line].T @ K).T  # faster than Kᵀ times few columns
+            sums = (residuals[of_line].T @ K).T  # This is faster than Kᵀ times few columns.
             total.add(sums, candidates)
             if mirrored:
                 total.add(K @ residuals[candidates], of_line)
@@ -140,16 +140,16 @@ def _open_tiles(task: RowTask, given: Stored, tiles: Tiles) -> AddPiece[ExactSum
 
 
 def correlation_errors(work: Workspace, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the most that the units of exact sums change c_mᵀR by, for residuals (n, T): (T,)."""
+    """Return the most (T,) by which the units of exact sums change c_mᵀR, for residuals (n, T)."""
     most = TILE_ROWS * _largest_terms(work.facts.bounds(), residuals)
     return ExactSum(most.shape, most, _most_terms(len(residuals))).error
 
 
 def pricing_needs(run: RunSize) -> Needs:
-    """Return what the pass needs beside the Gram that it prices with; then residuals are made of the kept columns.
+    """Return the needs of a pass beside the Gram, or of the residuals, which are made of the kept columns.
 
     Each thread has both sides of a tile and a line of its values, each group of threads sums of all candidates; on disk
-    are those of each process, and what is committed.
+    are the sums of each process, and those that are committed.
     """
     n, d, workers, n_columns = run.shape.n_train, run.shape.n_features, run.workers, run.n_columns
     side, line = min(TILE_ROWS, n), min(LINE_ROWS, n)
@@ -165,17 +165,17 @@ def pricing_needs(run: RunSize) -> Needs:
 
 
 def _largest_terms(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the most that a row adds to c_mᵀR, of √s times √s |R|, (T,)."""
+    """Return the most (T,) that a row adds to c_mᵀR: √s times √s |R|."""
     return np.asarray(np.sqrt(largest.weight) * np.abs(residuals).max(axis=0, initial=0.0))
 
 
 def _most_terms(n_rows: int) -> int:
-    """Return how many terms a candidate gets at most: from each line of rows, and from each tile of its row."""
+    """Return the most terms of a candidate: one from each line of rows, and from each tile of its row."""
     return 2 * -(-n_rows // LINE_ROWS) + 2
 
 
 def is_symmetric(work: Workspace, candidates: NDArray[np.int64]) -> bool:
-    """Return whether a pass over these candidates costs half: all training rows."""
+    """Return whether these candidates are all training rows, so that a pass over them costs half."""
     return bool(np.array_equal(candidates, np.arange(work.shape.n_train)))
 
 
@@ -185,11 +185,11 @@ class Correlations:
 
     values: NDArray[np.float64]
     norm_bounds: NDArray[np.float64]  # (M,) ≥ ‖c_m‖
-    residuals: NDArray[np.float64]  # (n, T) of the last pass
-    errors: NDArray[np.float64]  # (M, T) of the values, 0 where evaluated now
+    residuals: NDArray[np.float64]  # (n, T): those of the last pass
+    errors: NDArray[np.float64]  # (M, T): bounds of the errors of the values, 0 where evaluated now
     screened: NDArray[np.bool_]  # (M,): zero in every solution, never evaluated again
-    made: NDArray[np.bool_]  # (M,): have been in a working set, their columns materialised
-    evaluated: int  # how many candidates were this round
+    made: NDArray[np.bool_]  # (M,): have been in a working set, which has made their columns
+    evaluated: int  # the number of candidates evaluated this round
     kernel_entries: int
 
     @staticmethod
@@ -200,13 +200,13 @@ class Correlations:
 
     @property
     def exact(self) -> NDArray[np.bool_]:
-        """Which candidates were evaluated at the present weights, (M,) bool."""
+        """Whether candidates were evaluated at the present weights, (M,) bool."""
         return np.asarray(self.errors.max(axis=1) == 0.0)
 
     def moved_to(self, residuals: NDArray[np.float64]) -> "Correlations":
         """Return the values, with their errors at other residuals (n, T): mathematics.md, eq. 48."""
         moved = np.linalg.norm(residuals - self.residuals, axis=0)
-        with np.errstate(invalid="ignore"):  # 0 times infinity, of candidates that were never evaluated
+        with np.errstate(invalid="ignore"):  # Candidates that were never evaluated give 0 times infinity.
             errors = np.where(np.isinf(self.errors), np.inf, self.errors + np.multiply.outer(self.norm_bounds, moved))
         return replace(self, residuals=residuals, errors=errors)
 
@@ -218,7 +218,7 @@ class Correlations:
     def evaluated_on(
         self, work: Workspace, name: str, candidates: NDArray[np.int64], block: NDArray[np.int64]
     ) -> "Correlations":
-        """Return the correlations, those of a block of the candidates evaluated at the residuals by a pass."""
+        """Return the correlations after a pass that evaluates a block of the candidates at the residuals."""
         values, square_bounds, kernel_entries = correlate(work, name, self.residuals, candidates[block])
         norm_bounds = self.norm_bounds.copy()
         norm_bounds[block] = np.minimum(norm_bounds[block], np.sqrt(square_bounds))
@@ -230,7 +230,7 @@ class Correlations:
         )
 
     def bounded(self, tau: float) -> NDArray[np.bool_]:
-        """Return which candidates cannot violate |c_mᵀr| ≤ τ, whether evaluated or not, (M,) bool (eq. 48)."""
+        """Return whether candidates cannot violate |c_mᵀr| ≤ τ, evaluated or not, (M,) bool (eq. 48)."""
         return np.asarray((np.abs(self.values) + self.errors).max(axis=1) <= tau)
 
 
@@ -242,8 +242,8 @@ class PricedRound:
     candidates: NDArray[np.int64]
     penalty: float
     working_set: WorkingSet
-    weights: Weights  # of its active columns
-    summaries: Sequence[dict[str, Any]]  # of the solves of the outputs
+    weights: Weights  # the weights of its active columns
+    summaries: Sequence[dict[str, Any]]  # one for the solve of each output
     correlations: Correlations
 
     @cached_property
@@ -260,22 +260,22 @@ class PricedRound:
         active = current.columns.cut(weights.columns)
         return compute_residuals(self.work, current.name, active, weights.weights, weights.intercept)
 
-    def of_gram(self, stripe: int = 512) -> NDArray[np.float64]:
-        """Return c_mᵀr of the working set, (W, T), from its statistics; a stripe of the Gram at a time.
+    def of_gram(self) -> NDArray[np.float64]:
+        """Return c_mᵀr of the working set, (W, T), from its statistics; 512 rows of the Gram at a time.
 
-        Tiles of another shape round their float32 columns otherwise, and the gap of weights that are exact for the Gram
-        would end at that rounding instead of near zero.
+        Tiles of another shape round float32 columns otherwise: the gap of weights that are exact for the Gram would end
+        at that rounding instead of near zero.
         """
         statistics, weights = self.working_set.statistics, self.weights
         found = statistics.kty - np.outer(statistics.column_sums, weights.intercept)
-        for start in range(0, len(found), stripe):
-            rows = slice(start, start + stripe)
+        for start in range(0, len(found), 512):
+            rows = slice(start, start + 512)
             found[rows] -= statistics.gram[rows][:, weights.columns] @ weights.weights
         return found
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Which candidates need not be evaluated, being in the working set, evaluated or screened, (M,) bool."""
+        """Whether candidates need no evaluation: in the working set, evaluated or screened, (M,) bool."""
         known = self.correlations.screened | self.correlations.exact
         known[self.inside] = True
         return known
@@ -300,7 +300,7 @@ class PricedRound:
     def certificates(self) -> list[Certificate]:
         """The certificate of every solve over the candidates that were evaluated (mathematics.md, eqs. 42 and 43).
 
-        Others that a bound keeps below τ do not scale the dual point.
+        Candidates that a bound keeps below τ do not scale the dual point.
         """
         weights, statistics, found = self.weights, self.working_set.statistics, self.correlations
         kty, yty = statistics.centred_targets() if self.work.intercept else (statistics.kty, statistics.yty)
@@ -321,14 +321,14 @@ class PricedRound:
 
     @cached_property
     def valid_certificates(self) -> list[Certificate]:
-        """The certificates that hold: of the dual point 0 while candidates are unknown (mathematics.md, eq. 94)."""
+        """The certificates that hold: those of the dual point 0 while candidates are unknown (eq. 94)."""
         if not len(self.waiting()):
             return self.certificates
         nothing = {"dual": 0.0, "relative_gap": 1.0, "theta_scale": 0.0}
         return [replace(one, gap=one.primal, **nothing) for one in self.certificates]
 
     def screened(self) -> NDArray[np.bool_]:
-        """Return which candidates are zero in every solution by the Gap Safe test, (M,) bool (eq. 47)."""
+        """Return whether candidates are zero in every solution by the Gap Safe test, (M,) bool (eq. 47)."""
         found, excluded = self.correlations, np.ones(len(self.candidates), bool)
         for output, certificate in enumerate(self.certificates):
             safe = gap_safe_screen(found.values[:, output], found.norm_bounds, certificate, self.tau)

@@ -32,24 +32,24 @@ from pipeline.solvers.solve import penalty_max
 from pipeline.work.events import SOLVE
 from storage.arrays import Arrays, as_arrays, as_dataclass, as_json, from_json
 
-RoundRecord = dict[str, Any]  # of a round, as it is committed and reported
-INNER_TOLERANCE = 0.3  # share of the tolerance for the solves on the working set; the rest is for other candidates
-MARGIN = 0.98  # of τ; candidates with a larger correlation are in the working set even if they do not violate
-DRAWN = 4000  # random candidates in the first working set, at most; of few a tenth
-LEAST_FREE = 0.05  # share of the capacity that must be free for another round to pay off
-BLOCKS = 10  # in which all candidates are priced for the first time, on demand
-LEAST_BLOCK, MOST_BLOCK = 256, 2048  # candidates of a block
-GROWTH = 4  # of a block, over the one before it at the same weights
-AT_ZERO = "at-zero"  # the round before the first: candidates priced at zero weights
-ROUNDS = "rounds"  # the folder of the records of rounds
+RoundRecord = dict[str, Any]  # A round, as it is committed and reported.
+INNER_TOLERANCE = 0.3  # Solves on the working set have this share of the tolerance; other candidates have the rest.
+MARGIN = 0.98  # Candidates with a correlation above this share of τ may come in, even if they do not violate.
+MOST_DRAWN = 4000  # The first working set draws a tenth of the candidates, and no more than these.
+LEAST_FREE = 0.05  # Another round pays off only if this share of the capacity is free.
+BLOCKS = 10  # On demand, all candidates are priced for the first time in as many blocks.
+LEAST_BLOCK, MOST_BLOCK = 256, 2048  # The first block has no fewer and no more candidates.
+GROWTH = 4  # Each block at the same weights is larger than the one before by this factor.
+AT_ZERO = "at-zero"  # In the round before the first, candidates are priced at zero weights.
+ROUNDS = "rounds"
 NO_ROOM = "the working set has no room for the candidates it lacks; raise `solver.penalty` or `resources.memory_limit`"
 
 
 class Limits(NamedTuple):
-    """How many columns and candidates a round has."""
+    """Bounds on the columns and candidates of a round."""
 
     capacity: int  # the most columns of a working set
-    drawn: int  # how many of them the first one draws at random
+    drawn: int  # candidates that the first working set draws at random
     block: int | None  # candidates priced together; None: all of them, in every round
 
     @staticmethod
@@ -57,7 +57,7 @@ class Limits(NamedTuple):
         capacity = work.config.centers.working_set or work.n_candidates
         if work.config.centers.on_demand:
             return Limits(capacity, 0, min(max(-(-work.n_candidates // BLOCKS), LEAST_BLOCK), MOST_BLOCK))
-        return Limits(capacity, max(min(work.n_candidates // 10, DRAWN, capacity // 2), 1), None)
+        return Limits(capacity, max(min(work.n_candidates // 10, MOST_DRAWN, capacity // 2), 1), None)
 
 
 def generate_columns(work: Workspace) -> tuple[PricedRound, list[RoundRecord]]:
@@ -73,18 +73,18 @@ def generate_columns(work: Workspace) -> tuple[PricedRound, list[RoundRecord]]:
         priced = price(solve(work, penalty, current))
         stay, admitted = choose_columns(priced)
         records.append(commit_record(priced, stay, admitted))
-        if not len(admitted):  # all are priced and the gap is proved, or there is no room for more
+        if not len(admitted):  # All are priced and the gap is proved, or there is no room for more.
             return priced, records
         name = current.name
         current = grow(work, round_name(current.index + 1), current, stay, priced.candidates[admitted])
-        del priced  # with it the Gram of this round is closed: a file that is mapped may not go
+        del priced  # This closes the Gram of the round: a file that is mapped cannot be removed.
         drop(work, name)
 
 
 def first_columns(work: Workspace, penalty: float) -> NDArray[np.int64]:
     """Return the candidates of the first working set: a random draw, or on demand the violators of the first block.
 
-    The largest violators of all candidates would be bundles of nearly equal columns; a random draw spans the data.
+    The largest violators of all would be bundles of nearly equal columns; a random draw spans the data.
     """
     limits = Limits.of(work)
     if limits.block is None:
@@ -93,16 +93,16 @@ def first_columns(work: Workspace, penalty: float) -> NDArray[np.int64]:
     found = price_at_zero(work)
     violations = np.abs(found.values) / np.sqrt(penalty)
     entering = violations * (violations > 1.0)
-    entering[_random_order(work) >= limits.block] = 0.0  # priced for the largest penalty alone
+    entering[_random_order(work) >= limits.block] = 0.0  # Others are priced for the largest penalty alone.
     chosen = largest_violations(entering, limits.capacity)
-    if not len(chosen):  # the solves need some column
+    if not len(chosen):  # The solves need some column.
         exact = np.flatnonzero(found.exact)
         chosen = exact[np.argsort(-violations[exact].max(axis=1), kind="stable")[:1]]
     return work.candidates[chosen]
 
 
 def solve(work: Workspace, penalty: float, current: WorkingSet) -> PricedRound:
-    """Solve on a working set, from the weights that are committed for it; no candidates are priced yet."""
+    """Solve on a working set, from the weights committed for it; no candidates are priced yet."""
     start, inner = start_name(current.name) if current.index else None, INNER_TOLERANCE * work.config.solver.tolerance
     summaries = solve_outputs(work, current.name, penalty, tolerance=inner, start=start)
     weights = load_weights(work, current.name, len(current.candidates))
@@ -112,7 +112,7 @@ def solve(work: Workspace, penalty: float, current: WorkingSet) -> PricedRound:
 
 
 def price(solved: PricedRound) -> PricedRound:
-    """Evaluate blocks of candidates until one of them violates, or none is left that may."""
+    """Evaluate blocks of candidates until one violates, or none is left that may."""
     work, current, block_size = solved.work, solved.working_set, Limits.of(solved.work).block
 
     def make() -> Arrays:
@@ -130,28 +130,28 @@ def price(solved: PricedRound) -> PricedRound:
 
     found = as_dataclass(work.store.once(stored_name(current.name), make), Correlations)
     remove_passes(work, current.name)
-    if current.index:  # the last round stays, in case this one is made again; residuals of all rows are in each
+    if current.index:  # The last round stays, in case this one is made again; each holds residuals of all rows.
         work.store.drop(stored_name(round_name(current.index - 2) if current.index > 1 else AT_ZERO))
     return replace(solved, correlations=found)
 
 
 def known_before(solved: PricedRound) -> Correlations:
-    """Return what the round before bounds at the present residuals. Raises CorruptDataError where it is lost."""
+    """Return the bounds of the round before at the present residuals. Raises CorruptDataError where it is lost."""
     work, index, residuals = solved.work, solved.working_set.index, solved.residuals()
     if index:
         before = as_dataclass(work.store.stored(stored_name(round_name(index - 1))).read(), Correlations)
         return replace(before, evaluated=0, kernel_entries=0).moved_to(residuals)
     if Limits.of(work).block is None:
         return Correlations.unknown(len(solved.candidates), residuals)
-    return price_at_zero(work).moved_to(residuals)  # what it took counts for the first round
+    return price_at_zero(work).moved_to(residuals)  # Its cost counts for the first round.
 
 
 def next_block(priced: PricedRound, waiting: NDArray[np.int64], size: int | None) -> NDArray[np.int64]:
-    """Return which candidates are evaluated next, sorted (mathematics.md, eq. 93).
+    """Return the candidates to evaluate next, sorted (mathematics.md, eq. 93).
 
-    At most `size` of those that wait: first those not evaluated yet, in a random order, then those of the largest last
-    values, which most likely violate. Without a size all that wait; or all there are, where their norms are unknown, or
-    where a pass over all costs half, being symmetric, and more than half of them wait.
+    At most `size` of those that wait: first those not evaluated yet, in a random order, then those with the largest
+    last values, which most likely violate. Without a size all that wait; or all candidates, if their norms are unknown,
+    or if a symmetric pass over all costs half and more than half of them wait.
     """
     found, n = priced.correlations, len(priced.candidates)
     if size is None:
@@ -166,16 +166,16 @@ def next_block(priced: PricedRound, waiting: NDArray[np.int64], size: int | None
 
 def _random_order(work: Workspace) -> NDArray[np.int64]:
     """Return the rank (M,) i8 of each candidate among those that no block has had."""
-    # The stream of `choose_kernel.read_sample` as well: the order decides what is priced first, no result.
+    # `choose_kernel.read_sample` has the same stream: the order decides what is priced first, no result.
     return np.random.default_rng([work.config.seed, 6]).permutation(work.n_candidates)
 
 
 def choose_columns(priced: PricedRound) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the columns of the working set that stay, and the candidates admitted to it, none where none violates.
+    """Return the columns of the working set that stay, and the candidates admitted, none if none violates.
 
     On demand the violators come in, and all columns stay where there is room for both. Else active columns stay, and as
-    many of those nearest to violating (half of the first draw at least), whether they stay or come in: the residual
-    moves as others come in, and on MNIST seven in ten of those that became active later were no violators yet.
+    many candidates nearest to violating (at least half of the first draw) stay or come in: the residual moves as others
+    come in, and on MNIST seven in ten of the candidates that became active later did not violate before.
     """
     limits, inside, active = Limits.of(priced.work), priced.inside, priced.inside[priced.weights.columns]
     violations, violators = priced.violations(), priced.violators()
@@ -195,8 +195,7 @@ def choose_columns(priced: PricedRound) -> tuple[NDArray[np.int64], NDArray[np.i
 def largest_violations(violations: NDArray[np.float64], most: int) -> NDArray[np.int64]:
     """Return the candidates above MARGIN, sorted: the largest of each solve in turn, at most `most` in all.
 
-    violations (M, T), 0 for what shall not come in. A candidate wanted by several solves counts once, with its best
-    rank.
+    violations (M, T): 0 for candidates that shall not come in. One that several solves want has its best rank.
     """
     ranks = np.full(len(violations), len(violations), np.int64)
     for of_solve in violations.T:
@@ -210,7 +209,7 @@ def largest_violations(violations: NDArray[np.float64], most: int) -> NDArray[np
 def penalty_of(work: Workspace) -> float:
     """Return the penalty of the settings, which may be a fraction of the largest (mathematics.md, eq. 51)."""
     asked = work.config.solver.penalty
-    assert asked is not None  # the plan has filled it in
+    assert asked is not None  # The plan has filled it in.
     if not isinstance(asked, str):
         return asked
 
@@ -245,7 +244,7 @@ def stored_name(name: str) -> str:
 
 
 def remove_passes(work: Workspace, name: str) -> None:
-    """Remove what the passes of a round have left."""
+    """Remove the leftovers of the passes of a round."""
     for each in (RESIDUALS, CORRELATIONS):
         work.store.drop(f"passes/{name}-{each}")
 
@@ -302,7 +301,7 @@ def summaries_over_all(priced: PricedRound) -> list[dict[str, Any]]:
 
 
 def count_columns(records: list[RoundRecord], n_candidates: int) -> dict[str, int]:
-    """Return the number of candidates, of times they were priced, and of columns made, never made, and active."""
+    """Return the numbers of candidates, of their evaluations, and of columns made, never made, and active."""
     never = records[-1]["columns_never_made"]
     return {
         "candidates": n_candidates,

@@ -1,6 +1,6 @@
 """Greedy selection of the centers: the choice of `solvers.forward_backward_selection`, committed when it is made.
 
-It takes little beside the statistics that it is made from, so that one that is stopped begins anew.
+It takes little time beside its statistics: a choice that is stopped begins anew.
 """
 
 import time
@@ -21,13 +21,13 @@ from pipeline.solvers.ridge import CalibrationWeights, refit, ridge_summary
 from pipeline.work.store import TaskCheckpoints
 from storage.arrays import Arrays, Stored, as_dataclass
 
-PARTS = (FIT, HELD_OUT, ALL)  # of the rows, whose statistics a choice reads
+PARTS = (FIT, HELD_OUT, ALL)  # A choice reads the statistics of these rows.
 PREFIX_WEIGHTS = "solutions/prefixes.npz"
-ROWS = {FIT: "the fit rows", ALL: "all rows"}  # in messages
+ROWS = {FIT: "the fit rows", ALL: "all rows"}  # Messages name the rows so.
 
 
 def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
-    """Choose the centers one by one; return their weights, and those for the held-out rows; commit the prefixes'."""
+    """Choose the centers; return their weights, and those for the held-out rows; commit those of the prefixes."""
     found = _chosen(work)
     chosen, tried = found["chosen"], found["tried"]
     sizes = greedy.prefix_sizes(len(tried))
@@ -84,7 +84,7 @@ def choose(size: int, intercept: bool, stored: tuple[Stored, ...], checkpoints: 
 
         n_threads = available_processors()
         found = greedy.select(statistics, size, intercept=intercept, after=after, n_threads=n_threads)
-        progress.advance(most**2 - n_before**2)  # of which there may be fewer that add anything
+        progress.advance(most**2 - n_before**2)  # Fewer candidates than `most` may add anything.
         return found
 
     tried = select_part(FIT, fit)

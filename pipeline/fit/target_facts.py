@@ -1,4 +1,4 @@
-"""Targets, weights and keys of the training rows: read once, and what training makes of them.
+"""Targets, weights and keys of the training rows, which are read once, and the facts that training derives from them.
 
 Few rows are three numbers, all of `solvers.candidate_budget`. LEAST_FOLDED_ROWS different rows or more, but fewer than
 FOLDED_ROWS, are all held out, in folds, where kernels are tried (`TargetFacts.few_rows`); least squares on them takes
@@ -27,30 +27,30 @@ from pipeline.solvers.held_out_losses import Limits, limits_of
 from storage.arrays import Arrays
 
 LARGEST_LEFT_OUT = 1000  # Larger units are not left out: the square of their rows is held.
-READ_TARGETS = 65_536  # Rows whose targets, weights and keys are read at once.
+READ_TARGETS = 65_536  # Targets, weights and keys of as many rows are read at once.
 
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What training makes of targets, row weights and keys. Committed with the candidates."""
+    """Facts of targets, row weights and keys, which are committed with the candidates."""
 
-    mean: float = 0.0  # is taken off the targets
-    class_factors: tuple[float, ...] = ()  # of the weights of the rows of each class; () for none
+    mean: float = 0.0  # is subtracted from the targets
+    class_factors: tuple[float, ...] = ()  # a factor of the row weights for each class; () for none
     held_out_limit: float = 0.0  # rows whose coins are below it are held out
     largest: tuple[float, ...] = ()  # the `largest_terms` of the rows
-    limits: Limits = ()  # of predictions of the encoded targets; () for none
-    n_held_out_rows: int = 0  # rows that are held out
-    n_held_out: int = 0  # how many units they are: groups where they are given, images, rows that differ
-    leaves_out: bool = False  # probabilities are calibrated by values that leave each unit out
-    few_rows: bool = False  # kernels are tried by folds of all rows
-    by_folds: bool = False  # these folds choose the ridge of least squares on all candidates, and what is not given
+    limits: Limits = ()  # bounds of predictions of the encoded targets; () for none
+    n_held_out_rows: int = 0
+    n_held_out: int = 0  # the number of held-out units: groups where they are given, images, rows that differ
+    leaves_out: bool = False  # whether probabilities are calibrated by values that leave each unit out
+    few_rows: bool = False  # whether kernels are tried by folds of all rows
+    by_folds: bool = False  # whether these folds choose the ridge of least squares, and settings that are not given
 
     def encoded(self, y: NDArray[Any], shape: FeatureShape) -> NDArray[np.float64]:
-        """Return what the solves fit for targets y (rows,) as stored: less the mean, (rows, T) f8."""
+        """Return the outputs (rows, T) f8 that the solves fit for stored targets y (rows,), less the mean."""
         return outputs(y, shape.task, len(shape.classes)) - self.mean
 
     def weights(self, y: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-        """Return how much rows count that have targets y (rows,) as stored, and these weights; None: 1 each."""
+        """Return the weights of rows with stored targets y (rows,) and given weights; None where each counts 1."""
         if not self.class_factors:
             return weights
         factors = np.array(self.class_factors)[y]
@@ -61,7 +61,7 @@ class TargetFacts:
 
 
 def facts_of(arrays: Arrays) -> TargetFacts:
-    """Return the facts among arrays that are committed with candidates."""
+    """Return the facts among the arrays that are committed with candidates."""
     stored = {field.name: arrays[field.name] for field in fields(TargetFacts)}
     found: dict[str, Any] = {name: tuple(of.tolist()) if of.ndim else of.item() for name, of in stored.items()}
     return TargetFacts(**found)
@@ -69,7 +69,7 @@ def facts_of(arrays: Arrays) -> TargetFacts:
 
 @dataclass(frozen=True)
 class Labels:
-    """All that is known of the n training rows beside their features; it is in memory while candidates are drawn."""
+    """The n training rows without their features; in memory while candidates are drawn."""
 
     y: NDArray[Any]  # (n,), as stored
     keys: RowKeys  # (n,), equal for equal rows
@@ -86,11 +86,11 @@ class Labels:
             yield y, np.ones(len(y)) if self.weights is None else self.weights[rows]
 
     def held_out_limit(self, seed: int, fraction: float) -> float:
-        """Return the limit of `held_out` for about a fraction of the rows; see `row_draws.held_out_limit`."""
+        """Return the limit of `held_out` for a fraction of the rows; see `row_draws.held_out_limit`."""
         return held_out_limit(seed, fraction, (self.groups[rows] for rows in self.blocks()))
 
     def held_out(self, seed: int, limit: float) -> NDArray[np.bool_]:
-        """Return which rows are held out, (n,) bool."""
+        """Return whether rows are held out, (n,) bool."""
         return np.concatenate([draw_held_out(seed, limit, self.groups[rows]) for rows in self.blocks()])
 
 
@@ -113,7 +113,7 @@ def read_labels(features: FeatureAccess, n_rows: int) -> Labels:
 
 
 def row_weights(features: FeatureAccess, shape: FeatureShape, facts: TargetFacts) -> NDArray[np.float64] | None:
-    """Return the weights (n,) f8 of all training rows, their classes' factors in them; None where each counts 1."""
+    """Return the weights (n,) f8 of all training rows, times the class factors; None where each counts 1."""
     if not facts.class_factors and "train" not in shape.weighted:
         return None
     rows = open_features(features)
@@ -178,7 +178,7 @@ def _checked_range(labels: Labels) -> tuple[float, float]:
 def _check_choices(
     config: TrainConfig, shape: FeatureShape, labels: Labels, limit: float, held_out: NDArray[np.bool_]
 ) -> None:
-    """Raise InvalidDataError where something is chosen by held-out rows that there are not, or that tell nothing."""
+    """Raise InvalidDataError where a choice needs held-out rows, and there are none, or they tell nothing."""
     asked = what_needs_held_out_rows(config)
     if asked is None:
         return

@@ -1,6 +1,6 @@
-"""What the steps of a fit share: its settings and rows, where it is kept, who computes, and who is told.
+"""The workspace of a fit, which its steps share: settings, rows, store, runner and events.
 
-A fit of an estimator and one of the command differ in store, runner and events alone, and so compute the same bits.
+Fits of an estimator and of the command differ in store, runner and events alone, and so compute the same bits.
 """
 
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ from storage.arrays import Arrays, as_json, from_json
 from storage.folder_layouts import FeatureLayout, RunLayout
 
 FINAL, SUMMARY = "solutions/final.npz", "summary"
-# With the candidates of few rows: decision values by folds, classes or encoded targets, weights, groups, and how many
-# rows differ.
+# Candidates of few rows are committed with decision values by folds, classes or encoded targets, weights, groups, and
+# the number of different rows.
 FOLD_ROWS = ("fold_decision", "fold_truth", "fold_weights", "fold_groups", "fold_n_rows")
 
 
@@ -36,9 +36,9 @@ class FinalWeights:
     active: NDArray[np.int64]  # (a,)
     weights: NDArray[np.float64]  # (a, T)
     intercept: NDArray[np.float64]  # (T,)
-    penalised_weights: NDArray[np.float64]  # before a refit; equal without one
+    penalised_weights: NDArray[np.float64]  # (a, T) before a refit; the same without one
     penalised_intercept: NDArray[np.float64]
-    points: NDArray[np.floating] | None = None  # (a, d), where they were moved
+    points: NDArray[np.floating] | None = None  # (a, d): moved centers; None where they are rows
     summary: dict[str, Any] = field(default_factory=dict)  # for the report
 
     @classmethod
@@ -48,7 +48,7 @@ class FinalWeights:
 
     @staticmethod
     def of(active: NDArray[np.int64], weights: Weights, summary: dict[str, Any]) -> "FinalWeights":
-        """Return weights of least squares, which are no refit of others."""
+        """Return weights of least squares that are no refit."""
         of_all, intercept = weights.weights, weights.intercept
         return FinalWeights(active, of_all, intercept, of_all, intercept, summary=summary)
 
@@ -58,7 +58,7 @@ class FinalWeights:
 
 
 class Workspace:
-    """What the steps of a fit share."""
+    """Settings, rows, store, runner and events of a fit."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class Workspace:
     ) -> None:
         self.config, self.shape, self.features = config, shape, features
         self.store, self.runner, self.events = store, runner, events
-        self.given_factors = given_factors  # of the classes, which are in the row weights already; () for none
-        self._choices: Arrays | None = None  # once they were read: many steps ask for them
+        self.given_factors = given_factors  # class factors that are in the row weights already; () for none
+        self._choices: Arrays | None = None  # They are read once: many steps ask for them.
 
     @property
     def choices(self) -> Arrays:
-        """What is committed with the candidates, in memory, but for their features `X`, which tasks read.
+        """The arrays committed with the candidates, in memory, without their features `X`, which tasks read.
 
-        `index` (m,) i8: their rows; `choice` as JSON: see `choose_kernel`; the fields of `TargetFacts`.
+        `index` (m,) i8: their rows; `choice`: see `choose_kernel`; the fields of `TargetFacts`.
         """
         if self._choices is None:
             found = self.store.get(CANDIDATES, mapped=True)
@@ -88,7 +88,7 @@ class Workspace:
         return self._choices
 
     def choose(self, candidates: Arrays) -> None:
-        """Commit candidates and what was chosen with them, in the place of those before."""
+        """Commit candidates and the choices made with them, replacing earlier ones."""
         self.store.put(CANDIDATES, candidates)
         self._choices = None
 
@@ -103,7 +103,7 @@ class Workspace:
 
     @property
     def row_task(self) -> RowTask:
-        """What tasks need to stream the rows, once candidates and width are committed."""
+        """The task of streaming the rows, once candidates and width are committed."""
         return RowTask(
             candidates=self.store.stored(CANDIDATES),
             features=self.features,
@@ -122,7 +122,7 @@ class Workspace:
 
     @property
     def n_candidates(self) -> int:
-        """Number of candidates; the most there may be, before they are drawn."""
+        """Number of candidates; before they are drawn, the most there may be."""
         if (found := self.store.get(CANDIDATES, mapped=True)) is not None:
             return len(found["index"])
         return count_candidates(self.config, self.shape.n_train)
@@ -134,7 +134,7 @@ class Workspace:
 
     @property
     def choice(self) -> dict[str, Any]:
-        """What `choose_kernel` chose: `kernel`, `sigma2`; where it tried several, `scales` and all `tried`."""
+        """The choice of `choose_kernel`: `kernel`, `sigma2`; where it tried several, `scales` and all `tried`."""
         found: dict[str, Any] = from_json(self.choices["choice"])
         return found
 
@@ -159,5 +159,5 @@ class Run:
     request: FeatureRequest
     feature_layout: FeatureLayout
     work: Workspace
-    runner: OnExecutor  # that of the work, and of what is not committed as it is
+    runner: OnExecutor  # the runner of the work, which also runs tasks without a commit
     events: Events

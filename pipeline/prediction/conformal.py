@@ -1,6 +1,6 @@
 """Split conformal prediction: intervals and sets of labels that hold the truth of new rows at a given level.
 
-Scores of rows that weights were not fitted to say how far a truth may be off: of a number |y - f|, of a label 1 - p.
+Scores of rows that weights were not fitted to say how far a truth may be off: |y - f| for numbers, 1 - p for labels.
 """
 
 import math
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError
 
-STEPS = 200  # Quantiles are kept at the levels 1/200, 2/200, ...; one between two takes the next.
+STEPS = 200  # Quantiles are kept at the levels 1/200, 2/200, ...; a level between two takes the next.
 ROUNDING = 1e-9
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Conformal:
-    """Quantiles of scores (mathematics.md, eq. 100), as far as so many rows or groups support them."""
+    """Quantiles of scores (mathematics.md, eq. 100), as far as their rows or groups support them."""
 
-    n_units: float  # their effective number, that of eq. 99
+    n_units: float  # the effective number of rows or groups (eq. 99)
     quantiles: tuple[float, ...]
 
     def quantile(self, level: float) -> float:
@@ -66,5 +66,5 @@ def conformal_of(scores: Values, weights: Values, units: NDArray[Any]) -> Confor
 
 
 def label_sets(p: Values, quantile: float) -> NDArray[np.bool_]:
-    """Return which labels are in the set of each row, (rows, K), the likeliest too (mathematics.md, eq. 101)."""
+    """Return whether labels are in the set of each row, (rows, K); the likeliest is in it (mathematics.md, eq. 101)."""
     return (1.0 - p <= quantile) | (p == p.max(axis=1, keepdims=True))

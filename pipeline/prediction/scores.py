@@ -14,27 +14,24 @@ from numpy.typing import NDArray
 from features.targets import labels_from_decision
 from pipeline.solvers.held_out_losses import Limits
 
-Sums = dict[str, Any]  # arrays and numbers of float64 and int64 by name: those of blocks of rows add up, `add_sums`
+Sums = dict[str, Any]  # Arrays and numbers of float64 and int64 by name; `add_sums` adds those of blocks of rows.
 
 ERROR_NAMES = ("error_rate", "n_errors", "mse", "rmse", "mae", "r2", "n_at_limit")
-INTERVAL_LEVEL, SET_LEVEL = 0.9, 0.95  # of which scores tell the coverage
-N_BINS = 15  # of the largest probability, of equal width
-LEAST_LOGARITHM = -1e300  # of a probability, which is 0 long before; log losses stay finite, and so does their sum
+INTERVAL_LEVEL, SET_LEVEL = 0.9, 0.95  # Scores tell the coverage at these levels.
+N_BINS = 15  # Bins of the largest probability have equal widths.
+LEAST_LOGARITHM = -1e300  # A probability is 0 long before; its logarithm keeps log losses and their sum finite.
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What makes probabilities of decision values f: softmax of f / temperature + offsets (mathematics.md, eq. 76).
-
-    offsets: of the classes; () for none.
-    """
+    """Probabilities are the softmax of f / temperature + offsets, f the decision values (mathematics.md, eq. 76)."""
 
     temperature: float
-    offsets: tuple[float, ...] = ()
+    offsets: tuple[float, ...] = ()  # one for each class; () for none
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Calibration | None":
-        """Return what fields say that are kept as JSON; None where there is no temperature."""
+        """Return the calibration in JSON fields; None where there is no temperature."""
         temperature, offsets = found.get("temperature"), tuple(found.get("offsets", ()))
         return None if temperature is None else cls(temperature, offsets)
 
@@ -46,7 +43,7 @@ def probabilities(decision: NDArray[np.floating], calibration: Calibration) -> N
 
 
 def _shifted(decision: NDArray[np.floating], calibration: Calibration) -> NDArray[np.float64]:
-    """Return the logarithms but for a number of each row: (rows, K), at most 0 and at least LEAST_LOGARITHM."""
+    """Return logarithms (rows, K) up to a constant for each row, at most 0 and at least LEAST_LOGARITHM."""
     f = by_class(decision)
     with np.errstate(over="ignore"):
         shifted = np.maximum((f - f.max(axis=1, keepdims=True)) / calibration.temperature, LEAST_LOGARITHM)
@@ -55,7 +52,7 @@ def _shifted(decision: NDArray[np.floating], calibration: Calibration) -> NDArra
 
 
 def by_class(decision: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the decision value of each class (rows, K); of two classes the first has 0."""
+    """Return the decision value of each class (rows, K); the first of two classes has 0."""
     f = np.asarray(decision, np.float64)
     return f if f.shape[1] > 1 else np.hstack([np.zeros_like(f), f])
 
@@ -65,9 +62,10 @@ def calibration_sums(
 ) -> Sums:
     """Return sums of how well probabilities fit the true classes (rows,), over rows with weights s (rows,).
 
-    log_loss, brier: of -log p of the true class, and of Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for others;
-    of two classes half of it, (p_1 - y_1)², as in scikit-learn. bin_rows, bin_confidence, bin_right (15,): of the rows
-    in each bin of the largest probability their weights, the sum of that probability, and those of that class.
+    log_loss: the sum of -log p of the true class; brier: that of Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for
+    others, for two classes half of it, (p_1 - y_1)², as in scikit-learn. bin_rows, bin_confidence, bin_right (15,): for
+    each bin of the largest probability the weights of its rows, the sums of that probability, and the weights of the
+    rows of that class.
     """
     shifted = _shifted(decision, calibration)
     sums = np.exp(shifted).sum(axis=1)
@@ -76,7 +74,7 @@ def calibration_sums(
     bins = np.minimum((largest * N_BINS).astype(np.int64), N_BINS - 1)
     briers = (p**2).sum(axis=1) - 2 * p[rows, truth] + 1
     return {
-        "log_loss": s @ (np.log(sums) - shifted[rows, truth]),  # finite also where p is 0
+        "log_loss": s @ (np.log(sums) - shifted[rows, truth]),  # It is finite also where p is 0.
         "brier": s @ briers / (2 if p.shape[1] == 2 else 1),
         "bin_rows": np.bincount(bins, s, N_BINS),
         "bin_confidence": np.bincount(bins, s * largest, N_BINS),
@@ -85,7 +83,7 @@ def calibration_sums(
 
 
 def calibration_numbers(sums: Sums) -> dict[str, Any]:
-    """Return what reports show: mean log loss and Brier score, expected calibration error (mathematics.md, eq. 80)."""
+    """Return mean log loss and Brier score, expected calibration error (mathematics.md, eq. 80), and its bins."""
     bins = list(zip(*(sums[f"bin_{name}"].tolist() for name in ("rows", "confidence", "right")), strict=True))
     total = sum(rows for rows, _, _ in bins)
     return {
@@ -111,7 +109,7 @@ def add_sums(a: Sums, b: Sums) -> Sums:
 
 
 def r_squared(squared_error: float, spread: float) -> float | None:
-    """Return the explained share of a spread Σ (y - mean)², or of a variance; None where there is none to explain."""
+    """Return the share of a spread Σ (y - mean)², or of a variance, that is explained; None where that is 0."""
     return 1 - squared_error / spread if spread else None
 
 
@@ -125,11 +123,11 @@ def score_sums(
 ) -> Sums:
     """Return sums of decision values (rows, T) against true classes or values (rows,), of rows with weights (rows,).
 
-    counted: the weights of the rows. Of values: squared_error, absolute_error; at_limit: how many are one of the
-    limits; mean, spread: of the true values, their mean and their squared distances from it. Of classes: confusion
-    (K, K) i8, rows [truth][predicted]; wrong, n_wrong: the weights and the number of those predicted as another class;
+    counted: the weights of the rows. For values: squared_error, absolute_error; at_limit: how many are one of the
+    limits; mean, spread: the mean of the true values, and their squared distances from it. For classes: confusion
+    (K, K) i8, rows [truth][predicted]; wrong, n_wrong: the weights and the number of rows predicted as another class;
     by_class (K, 3): the weights of the rows of each class, of those predicted as it, and of both; with a
-    calibration those of `calibration_sums`.
+    calibration the sums of `calibration_sums`.
     """
     s = np.ones(len(truth)) if weights is None else weights
     sums: Sums = {"counted": s.sum()}
@@ -150,11 +148,10 @@ def score_sums(
 
 
 def score_numbers(total: Sums, labels: tuple[object, ...]) -> dict[str, Any]:
-    """Return what is reported of the sums of all rows; what does not apply is None.
+    """Return the scores that reports show, from the sums of all rows; what does not apply is None.
 
-    baseline: the class that most rows are of, and the error of always predicting it; by_class: the label of each, its
-    number of rows, recall and precision, None where there is no row of the class, or none that is predicted as it.
-    Where rows have weights, they count by these.
+    baseline: the class with most rows, and the error of always predicting it; by_class: the label of each class, its
+    number of rows, its recall (None without rows) and precision (None if never predicted). Rows count by their weights.
     """
     coverage = coverage_numbers(total)
     if not labels:

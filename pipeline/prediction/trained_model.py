@@ -1,4 +1,4 @@
-"""The trained model: a sum of kernel columns, and what its inputs and outputs mean; and its folder.
+"""The trained model, a sum of kernel columns with the meaning of its inputs and outputs, and its folder.
 
 The folder has one file, model.npz: its arrays, and as facts its description. It loads without the rest of its run.
 """
@@ -34,16 +34,16 @@ from storage.files import aside_of, make_folder
 from storage.folder_layouts import MODEL_NAME
 
 FORMAT_VERSION = 2
-SCALES = "feature_scales"  # an array that only models with learned scales have
-CONFORMAL = "conformal"  # an array of models with intervals or sets: how many rows tell, and the quantiles
-LARGEST_DECISION = 1e150  # squares of decision values and their sums must be float64 numbers too
-# Of decision values at some centers, by float32 kernel values, in their deviations; more takes float64. At other rows
-# it may be 1e-5.
+SCALES = "feature_scales"  # Only models with learned scales have this array.
+CONFORMAL = "conformal"  # Models with intervals or sets have this array: how many rows tell, and the quantiles.
+LARGEST_DECISION = 1e150  # Squares of decision values and their sums must be float64 numbers too.
+# Float32 kernel values round decision values at centers by at most this share of their deviation, else float64 is used.
+# At other rows it may be 1e-5.
 LARGEST_ROUNDING = 3e-6
-LEAST_FLOAT32 = 1e-30  # a largest kernel value below which float32's smallest exp, 1e-38, would decide
-COMPARED_CENTERS = 200  # at which decision values of float32 and of float64 are compared, at most
-FAR_VALUE = 1e-3  # a kernel value below which a row is far from a center: 3.7 widths σ of the Gaussian, 6.9 of others
-CANCELLED = 0.05  # of the absolute values that centers add: where less is left, no few of them explain the sum
+LEAST_FLOAT32 = 1e-30  # If all kernel values are smaller, float32's smallest exp, 1e-38, would decide.
+COMPARED_CENTERS = 200  # Float32 and float64 are compared at no more centers.
+FAR_VALUE = 1e-3  # A row is far from a center below this: 3.7 widths σ of the Gaussian, 6.9 of other kernels.
+CANCELLED = 0.05  # If a smaller share of what centers add is left, no few of them explain the sum.
 DTYPES = {
     "center_index": np.int64,
     "centers": np.float32,
@@ -62,12 +62,12 @@ class Explained(NamedTuple):
 
     centers: NDArray[np.int64]  # (rows, n)
     added: NDArray[np.float64]  # (rows, n)
-    shares: NDArray[np.float64]  # (rows, n): of the sum of the absolute values that all centers add
+    shares: NDArray[np.float64]  # (rows, n): added values over the sum of the absolute values of all centers
     total: NDArray[np.float64]  # (rows,): the sum of the shares of all centers
 
     @property
     def n_cancelled(self) -> int:
-        """In how many rows the values that centers add cancel."""
+        """The number of rows in which the values that centers add cancel."""
         return int(np.count_nonzero(np.abs(self.total) < CANCELLED))
 
 
@@ -85,13 +85,13 @@ class SparseKernelModel:
     intercept: NDArray[np.float64]  # (T,)
     center_index: NDArray[np.int64]  # (m,): their training rows, -1 for others
     selection_order: NDArray[np.int64]  # (m,): 0, 1, … in the order chosen
-    standardisation: Standardisation | None = None  # of the inputs
+    standardisation: Standardisation | None = None
     input_shape: tuple[int, ...] = ()
-    image_scale: float | None = None  # what is white in training images, which become bytes
-    table_columns: Columns | None = None  # of the training table
-    calibration: Calibration | None = None  # of the probabilities
+    image_scale: float | None = None  # the white of training images, which become bytes
+    table_columns: Columns | None = None  # the columns of the training table
+    calibration: Calibration | None = None
     conformal: Conformal | None = None  # quantiles of how far truths are off
-    feature_scales: NDArray[np.float32] | None = None  # (d,), or the root (d, d) of a metric; centers are so scaled
+    feature_scales: NDArray[np.float32] | None = None  # (d,), or the root (d, d) of a metric; it has scaled the centers
     limits: Limits = ()  # the least and the largest prediction of a regression by least squares
 
     def __repr__(self) -> str:
@@ -130,7 +130,7 @@ class SparseKernelModel:
     ) -> NDArray[np.floating]:
         """Return the features (rows, d) f4 of inputs (rows, *input_shape) as the kernel sees them, times their scales.
 
-        are_bytes: whether images became bytes before; name: what errors call the inputs. Raises as `feature_rows.seen`.
+        are_bytes: whether images became bytes before; name: the inputs in errors. Raises as `feature_rows.seen`.
         """
         if inputs.shape[1:] != self.input_shape:
             raise ModelFormatError(f"inputs have shape {inputs.shape[1:]} each, the model wants {self.input_shape}")
@@ -143,7 +143,7 @@ class SparseKernelModel:
     def columns(self, X: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return k(x, x_m) of features X (rows, d) and every center, (rows, m) f8.
 
-        They are float32 numbers, unless X is float64, their rounding matters, or all centers are too far for them.
+        It is computed in float32, unless X is float64, the rounding matters, or a row is too far from all centers.
         """
         if X.dtype == np.float64 or self.needs_float64:
             return self._double.block(X)
@@ -158,9 +158,9 @@ class SparseKernelModel:
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_], Explained | None]:
         """Return decision values (rows, T) f8 for features X (rows, d), and which rows are far from every center.
 
-        Such a row gets the intercept and next to nothing else. Of a regression the values are predictions in the units
-        of the targets, within the limits. Costs rows·m·(d + T)·2 operations. With n_explained, also so many centers
-        that speak most for each prediction.
+        Such a row gets the intercept and next to nothing else. The values of a regression are predictions in the units
+        of the targets, within the limits. Costs rows·m·(d + T)·2 operations. Also returns the n_explained centers that
+        speak most for each prediction, None for 0.
         """
         columns = self.columns(X)
         decision, far = self.decision_at(columns), columns.max(axis=1, initial=0.0) < FAR_VALUE
@@ -169,16 +169,13 @@ class SparseKernelModel:
         return decision, far, self.explained(columns, labels_from_decision(decision, self.task), n_explained)
 
     def explained(self, columns: NDArray[np.float64], predicted: NDArray[Any], n: int) -> Explained:
-        """Return the n centers, or all there are, that speak most for what is predicted at kernel values (rows, m).
+        """Return the n centers, or all there are, that speak most for a prediction at kernel values (rows, m).
 
-        predicted (rows,): the index of a class. A center adds k(x, x_m) w_m to its decision value, of two classes
-        with the sign of the class; the largest come first. Of a regression these are the ones that move the number
-        most, up or down.
+        predicted (rows,): the index of a class. A center adds k(x, x_m) w_m to the decision value of the class (with
+        its sign, for two classes); the largest come first. In a regression, those that move the number most, up or
+        down, come first.
         """
-        if self.task == "multiclass":
-            added = columns * self.weights.T[predicted]
-        else:
-            added = columns * self.weights[:, 0]
+        added = columns * (self.weights.T[predicted] if self.task == "multiclass" else self.weights[:, 0])
         if self.task == "binary":
             added *= np.where(predicted, 1.0, -1.0)[:, None]
         sizes = np.abs(added)
@@ -188,7 +185,7 @@ class SparseKernelModel:
         return Explained(order, most, most / whole, added.sum(axis=1) / whole[:, 0])
 
     def decision_at(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return decision values (rows, T) f8 of kernel values (rows, m) f8; of a regression within the limits."""
+        """Return decision values (rows, T) f8 of kernel values (rows, m) f8; a regression keeps them in its limits."""
         return clipped(columns @ self.weights + self.intercept, self.limits)
 
     def decision_function(self, X: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -216,8 +213,8 @@ class SparseKernelModel:
         return tuple(f"probability_{label}" for label in self.labels)
 
     def probabilities_of(self, decision: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return the probability of each class (rows, classes) of decision values (rows, T), of which labels are."""
-        assert self.calibration is not None  # `probability_names` says so before
+        """Return the probability of each class (rows, classes) for decision values (rows, T)."""
+        assert self.calibration is not None  # `probability_names` refuses such a model before.
         return probabilities(decision, self.calibration)
 
     def intervals_of(self, decision: NDArray[np.floating], level: float) -> NDArray[np.float64]:
@@ -227,7 +224,7 @@ class SparseKernelModel:
         return decision[:, :1] + self._quantile(level) * np.array([-1.0, 1.0])
 
     def sets_of(self, decision: NDArray[np.floating], level: float) -> NDArray[np.bool_]:
-        """Return which labels are in the set of each row, (rows, classes), that holds the truth of new rows at a level.
+        """Return whether labels are in the set of each row, (rows, classes), that holds its truth at a level.
 
         Raises ConfigError with the reason.
         """
@@ -243,9 +240,9 @@ class SparseKernelModel:
     def coverage_sums(
         self, decision: NDArray[np.float64], truth: NDArray[Any], weights: NDArray[np.float64] | None
     ) -> Sums:
-        """Return of rows with true values or classes (rows,) how many are covered, and the sum of the sizes.
+        """Return the weight of the rows whose truth (rows,) is covered, and the weighted sum of the sizes.
 
-        Both by their weights; nothing where there is no quantile at the level.
+        Nothing where there is no quantile at the level.
         """
         if self.conformal is None or not self.conformal.allows(SET_LEVEL if self.labels else INTERVAL_LEVEL):
             return {}
@@ -257,7 +254,7 @@ class SparseKernelModel:
         return {"covered": s @ ((low <= truth) & (truth <= high)), "sizes": s @ (high - low)}
 
     def description(self) -> dict[str, Any]:
-        """Return the JSON half of the model: what is not an array. No time, path or host."""
+        """Return the JSON half of the model: all but its arrays, without time, path or host."""
         kernel: dict[str, Any] = {"name": self.kernel.name, "sigma2": self.sigma2}
         if self.feature_scales is not None:
             kernel[SCALES] = "learned" if self.feature_scales.ndim == 1 else "metric"
@@ -330,7 +327,7 @@ class SparseKernelModel:
         if self.feature_scales is not None:
             _check_array(SCALES, self.feature_scales, np.float32, (d,), (d, d))
         if (moments := self.standardisation) is not None:
-            finite = np.where(np.isposinf(moments.scale), 1, moments.scale)  # inf: of a column that counts for nothing
+            finite = np.where(np.isposinf(moments.scale), 1, moments.scale)  # A constant column has inf.
             for name, values in (("mean", moments.mean), ("scale", finite)):
                 _check_array(f"standardisation_{name}", values, np.float64, (math.prod(self.input_shape),))
         with np.errstate(over="ignore"):
@@ -350,7 +347,7 @@ def _check_array(name: str, array: Any, dtype: type, *shapes: tuple[int, ...]) -
 
 
 def _conformal(array: NDArray[np.float64]) -> Conformal:
-    """Return the quantiles that an array holds: how many rows tell them, then scores that rise from 0 or above."""
+    """Return the quantiles in an array: how many rows tell them, then scores that rise from 0 or above."""
     _check_array(CONFORMAL, array, np.float64, (min(max(array.size, 1), STEPS),))
     n_units, *quantiles = array.tolist()
     if n_units <= 0 or sorted([0.0, *quantiles]) != [0.0, *quantiles]:
@@ -362,7 +359,7 @@ def _feature_spec(described: Any) -> FeatureSpec:
     """Return the features that a description names; they must be what this software computes under that name."""
     spec = FeatureSpec(**{one.name: described[one.name] for one in fields(FeatureSpec) if one.name in described})
     expected = parameters(spec)
-    if json.dumps(described, sort_keys=True) != json.dumps(expected, sort_keys=True):  # 1, 1.0 and true differ there
+    if json.dumps(described, sort_keys=True) != json.dumps(expected, sort_keys=True):  # 1, 1.0 and true differ in JSON.
         fault = f"its features are {described!r:.200}, this software computes {expected!r:.200}"
         raise ModelFormatError(f"{fault}; train again, or use the version that wrote the model")
     return spec
@@ -383,7 +380,7 @@ def _is_replaced(folder: Path) -> bool:
     """Return whether a model would replace another. Raises CannotWriteError where something else is there."""
     if not (folder.exists() or folder.is_symlink()):
         return False
-    if folder.is_dir() and all(aside_of(entry.name) for entry in folder.iterdir()):  # of a kill, or empty
+    if folder.is_dir() and all(aside_of(entry.name) for entry in folder.iterdir()):  # It is empty, or a kill left it.
         return False
     with suppress(MissingDataError, CorruptDataError):
         if load(folder / MODEL_NAME).facts.keys() >= {"task", "kernel"}:

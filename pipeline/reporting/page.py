@@ -44,32 +44,32 @@ from storage.files import read_plain
 from storage.folder_layouts import RunLayout
 
 MOST_LOG_LINES = 200
-MOST_TAIL_BYTES = 64 * 2**20  # of log and metrics that are read, from their end
-MOST_CONFUSIONS = 20  # that are listed
+MOST_TAIL_BYTES = 64 * 2**20  # Log and metrics are read from their end.
+MOST_LISTED_CONFUSIONS = 20
 MOST_MISTAKES = 40
 MOST_CENTERS = 40
-MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is folded
-ROWS_OF_A_POINT, MOST_GROUPS = 100, 10  # of a calibration curve: test rows of a point at least, and its points at most
-MOST_STEPS = 30  # of a histogram
-LEFT, RIGHT, TOP, BOTTOM = 64, 448, 12, 236  # the frame of a plot, in pixels
-MOST_POINTS = 400  # of one line; more would only make the file larger
-FEW_POINTS = 30  # which are marked, each
-MOST_LINES = 10  # of one plot, which has no more colours
-MOST_SIDE, LARGE_SIDE = 64, 128  # pixels of a picture
-SPREAD = 100.0  # largest over smallest value of a regression from which its axes are logarithmic
+MOST_SHOWN_CLASSES = 30  # A larger confusion matrix is left out, and the table of the classes is folded.
+LEAST_POINT_ROWS, MOST_CURVE_POINTS = 100, 10  # A point of the calibration curve stands for so many test rows.
+MOST_HISTOGRAM_STEPS = 30
+LEFT, RIGHT, TOP, BOTTOM = 64, 448, 12, 236  # The frame of a plot, in pixels.
+MOST_POINTS = 400  # More points of a line would only make the file larger.
+FEW_POINTS = 30  # A line with no more points has a mark at each.
+MOST_LINES = 10  # A plot has no more colours.
+PICTURE_SIDE, LARGE_SIDE = 64, 128  # Pictures have no more pixels a side.
+SPREAD = 100.0  # If the largest value of a regression is this multiple of the smallest, axes are logarithmic.
 SOLVE_KEYS = {
     *("statistics", "output", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
     *("visits", "skipped_as_shrunk", "skipped_as_screened", "not_drawn"),
 }
-GROWTH_KEYS = {"candidates", "sigma2", "hold_out_error"}  # of the log, a line for each number of candidates
-Lines = Mapping[str, Sequence[tuple[float, float]]]  # points (x, y) by name; the name of a lone line may be empty
-Figure = dict[str, Any]  # a plot in pixels
+GROWTH_KEYS = {"candidates", "sigma2", "hold_out_error"}  # A line of the log with these tells of a candidate number.
+Lines = Mapping[str, Sequence[tuple[float, float]]]  # Points (x, y) by name; the name of a lone line may be empty.
+Figure = dict[str, Any]  # A plot in pixels.
 
 IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?!size).+\n)+')
 
 
 def environment() -> jinja2.Environment:
-    """Return what reads the templates, `page.html.j2` and `drawing.html.j2`, which escape every text."""
+    """Return the environment of the templates `page.html.j2` and `drawing.html.j2`, which escape every text."""
     folder = jinja2.FileSystemLoader(Path(__file__).parent)
     made = jinja2.Environment(loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     made.filters["worded"] = worded
@@ -79,7 +79,7 @@ def environment() -> jinja2.Environment:
 def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
     """Return the whole page; what does not apply or is not there yet is left out.
 
-    What is damaged comes into `damaged`. Memory: 64 MiB of log and metrics each, and a block of predictions.
+    Damage is added to `damaged`. Memory: 64 MiB each for log and metrics, and a block of predictions.
     """
     facts, notes = status(layout.root), list[str]()
     damaged = [] if damaged is None else damaged
@@ -120,14 +120,14 @@ def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
 
 
 def _records(layout: RunLayout, damaged: list[str]) -> list[dict[str, Any]]:
-    """Return the iteration records of the solves that are done; a resumed run may have told of one twice."""
+    """Return the iteration records of all solves; a resumed run may have written one twice."""
     key = ("statistics", "output", "penalty", "iteration", "round")
     told = tail(layout.metrics, MOST_TAIL_BYTES, damaged)
     return [*{tuple(str(record.get(name)) for name in key): record for record in told}.values()]
 
 
 def _of_predictions(predictor: Predictor | None, notes: list[str], damaged: list[str]) -> dict[str, Any]:
-    """Return what is shown of the predictions that a run keeps and, where its data are there, of rows and centers."""
+    """Return the page's content on the predictions that a run keeps and, where its data are there, rows and centers."""
     shown: dict[str, Any] = dict.fromkeys(("mistakes", "values", "roc", "reliability", "centers"))
     if predictor is None or predictor.config is None:
         return shown
@@ -161,7 +161,7 @@ def needs_download(config: TrainConfig) -> str:
 class Kept:
     """The predictions of the test part, or of some of its rows, that a run has written."""
 
-    rows: NDArray[np.int64]  # (rows,), in the data as given
+    rows: NDArray[np.int64]  # (rows,): their numbers in the data as given
     names: list[str]
     truth: NDArray[Any]  # (rows,): classes by their index, or values
     found: NDArray[Any]
@@ -227,7 +227,7 @@ def _mistakes(predictor: Predictor, kept: Kept, test: Examples | None) -> dict[s
 
 
 def _roc(model: SparseKernelModel, kept: Kept) -> Figure | None:
-    """Return the ROC curve of the second of two classes, or one of each of a few against the rest."""
+    """Return the ROC curve of the second of two classes, or one for each of a few classes against the rest."""
     n_classes = len(model.labels)
     if not 2 <= n_classes <= MOST_LINES:
         return None
@@ -243,10 +243,10 @@ def _roc(model: SparseKernelModel, kept: Kept) -> Figure | None:
 def _explained(
     predictor: Predictor, data: Examples, rows: NDArray[np.int64], kept: Kept, places: NDArray[np.int64]
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return for test rows the `probability` of what is predicted, or None, and `why`: two centers that speak for it.
+    """Return for test rows the `probability` of the prediction, or None, and `why`: two centers that speak for it.
 
-    Of classes also one that speaks for the true class. Centers that have moved are told by no row. places: of the rows
-    among those that are kept. Also returns in how many rows what centers add cancels.
+    With classes, a third one speaks for the true class. Centers that have moved have no row to show. places: those of
+    the rows among the kept ones. Also returns the number of rows in which the parts of centers cancel.
     """
     model, piece, truth, found = predictor.model, data.pieces[0], kept.truth[places], kept.found[places]
     if not (len(rows) and model.n_centers) or (model.center_index < 0).any():
@@ -269,9 +269,9 @@ def _explained(
 
 
 def _reliability(model: SparseKernelModel, kept: Kept) -> Figure | None:
-    """Return the share that is right against the largest probability, means over groups of as many rows each."""
+    """Return the share that is right against the largest probability, averaged over groups of equal size."""
     rows = np.flatnonzero(kept.weights)
-    n_groups = min(len(rows) // ROWS_OF_A_POINT, MOST_GROUPS)
+    n_groups = min(len(rows) // LEAST_POINT_ROWS, MOST_CURVE_POINTS)
     if model.calibration is None or n_groups < 2:
         return None
     p, s = model.probabilities_of(kept.decision), kept.weights
@@ -287,13 +287,13 @@ def _reliability(model: SparseKernelModel, kept: Kept) -> Figure | None:
 def _scatter(kept: Kept) -> Figure | None:
     y, f = kept.truth, kept.found
     ends = [float(min(y.min(), f.min())), float(max(y.max(), f.max()))]
-    log = 0 < SPREAD * ends[0] <= ends[1]  # of both, so that equal values lie on one line
+    log = 0 < SPREAD * ends[0] <= ends[1]  # Both axes are alike, so that equal values lie on one line.
     lines = {"test rows": list(zip(y.tolist(), f.tolist(), strict=True)), "equal": [(end, end) for end in ends]}
     return plot(lines, Axis("truth", log), Axis("prediction", log), dots="test rows")
 
 
 def _histogram(y: NDArray[np.float64]) -> Figure | None:
-    counts, edges = np.histogram(y, min(max(math.isqrt(len(y)), 5), MOST_STEPS))
+    counts, edges = np.histogram(y, min(max(math.isqrt(len(y)), 5), MOST_HISTOGRAM_STEPS))
     steps = [(edge, count) for k, count in enumerate(counts.tolist()) for edge in edges[k : k + 2].tolist()]
     steps = [(steps[0][0], 0), *steps, (steps[-1][0], 0)]
     return plot({"": steps}, Axis("truth"), Axis("test rows"), filled=True)
@@ -314,8 +314,8 @@ def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
     return shown
 
 
-def _told(piece: Rows, row: int, side: int = MOST_SIDE) -> dict[str, Any]:
-    """Return what is shown of a row: its number in the data as given, its name, that of its file, and its picture."""
+def _told(piece: Rows, row: int, side: int = PICTURE_SIDE) -> dict[str, Any]:
+    """Return a row's number in the data as given, its name or its file's, and its picture."""
     number = row if piece.numbers is None else int(piece.numbers[row])
     name = f"row {number}" if piece.names is None else str(piece.names[row])
     shown = picture(piece.X[row : row + 1][0], side) if len(piece.X.shape) > 2 else None
@@ -325,7 +325,7 @@ def _told(piece: Rows, row: int, side: int = MOST_SIDE) -> dict[str, Any]:
 def _confusion(report: dict[str, Any]) -> dict[str, Any]:
     labels, matrix = [one["label"] for one in report["by_class"]], report["confusion"]
     wrong = [(count, j, k) for j, row in enumerate(matrix) for k, count in enumerate(row) if j != k and count]
-    commonest = sorted(wrong, reverse=True)[:MOST_CONFUSIONS]
+    commonest = sorted(wrong, reverse=True)[:MOST_LISTED_CONFUSIONS]
     return {
         "labels": labels,
         "rows": list(zip(labels, matrix, strict=True)) if len(labels) <= MOST_SHOWN_CLASSES else [],
@@ -335,7 +335,7 @@ def _confusion(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _warnings(log: list[dict[str, Any]]) -> list[str]:
-    """Return what a run has warned of, and what of its data it has left out, each once."""
+    """Return the warnings of a run, and its messages on data that it left out, each once."""
     told = ((one.get("event"), one.get("message", "")) for one in log)
     return [*dict.fromkeys(words for event, words in told if event == "warning" or " left out" in f" {words}")]
 
@@ -375,12 +375,12 @@ def _even_ticks(low: float, high: float) -> list[tuple[float, str]]:
     unit = 10 ** math.floor(math.log10(raw))
     step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    digits = max(6, 1 + math.ceil(math.log10(max(abs(low), abs(high), step) / step)))  # that tell ticks apart
+    digits = max(6, 1 + math.ceil(math.log10(max(abs(low), abs(high), step) / step)))  # As many tell ticks apart.
     return [(k * step, f"{k * step:.{digits}g}") for k in range(first, last + 1)]
 
 
 def plot(lines: Lines, x: Axis, y: Axis, dots: str | None = None, *, filled: bool = False) -> Figure | None:
-    """Return a plot of lines, of the one named `dots` the points alone; None where no point has a place on the axes.
+    """Return a plot of lines, the one named `dots` as points alone; None where no point has a place on the axes.
 
     filled: the area below lines, without points.
     """
@@ -429,7 +429,7 @@ def _range(places: Sequence[float], axis: Axis) -> tuple[float, float]:
     return low - room, high + room
 
 
-def picture(image: NDArray[np.generic], most_side: int = MOST_SIDE) -> str:
+def picture(image: NDArray[np.generic], most_side: int = PICTURE_SIDE) -> str:
     """Return a data URI of a PNG of an image (H, W) or (H, W, 3); bytes as they are, others from least to largest."""
     step = -(-max(image.shape[:2]) // most_side)
     pixels = image[::step, ::step]
@@ -437,7 +437,7 @@ def picture(image: NDArray[np.generic], most_side: int = MOST_SIDE) -> str:
         values = np.asarray(pixels, np.float64)
         low, high = values.min(), values.max()
         pixels = np.round(255 * (values - low) / (high - low if high > low else 1.0)).astype(np.uint8)
-    from PIL import Image  # slow to import
+    from PIL import Image  # Its import is slow.
 
     Image.fromarray(pixels).save(file := io.BytesIO(), "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
@@ -446,7 +446,7 @@ def picture(image: NDArray[np.generic], most_side: int = MOST_SIDE) -> str:
 def plots_of(
     report: dict[str, Any] | None, last_solves: Sequence[dict[str, Any]], labels: Sequence[object]
 ) -> dict[str, list[Figure | None]]:
-    """Return the plots of each section of the page, of its report and of the records of its last solves."""
+    """Return the plots of each section of the page, from the report and the records of the last solves."""
     held_out, report = Axis("held-out mean squared error"), report or {}
     drawn: dict[str, list[Figure | None]] = {"path": [], "selection": [], "moves": []}
     drawn["solves"] = _solves(last_solves, labels)

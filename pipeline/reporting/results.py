@@ -1,4 +1,4 @@
-"""What a run has come to: the content of report.json; `run_facts` makes a table of it."""
+"""The results of a run, the content of report.json; `run_facts` makes a table of them."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ FORMAT_VERSION = 1
 def build(run: Run, scores: dict[str, Any]) -> dict[str, Any]:
     """Return the content of report.json of a run whose stages are done; what does not apply is None.
 
-    `objective`, `relative_gap` and `n_active` of the solves are of the penalised weights; where a refit replaces these
-    in the model, `penalised` has their test errors.
+    The `objective`, `relative_gap` and `n_active` of a solve belong to the penalised weights; where a refit replaces
+    these in the model, `penalised` has their test errors.
     """
     work = run.work
     config, shape, solver, final = work.config, work.shape, work.config.solver, work.final
@@ -82,7 +82,7 @@ def _weighting(work: Workspace) -> dict[str, Any] | None:
 
 
 def _tried_kernels(choice: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the best width of each kernel and kind of scales that were tried, on each number of candidates."""
+    """Return the best width of each kernel and kind of scales that was tried, for each number of candidates."""
     if "tried" not in choice:
         return None
     best: dict[tuple[int, str, int], dict[str, Any]] = {}

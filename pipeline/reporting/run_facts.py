@@ -1,4 +1,4 @@
-"""What a run is doing, or how it ended: facts for programs, lines and short tables for people.
+"""The state of a run, or its end: facts for programs, lines and short tables for people.
 
 Reads only, and takes no lock.
 """
@@ -24,27 +24,27 @@ from storage.files import open_plain, parse_json, read_errors, read_record
 from storage.folder_layouts import RunLayout
 from storage.folders import holder
 
-LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
+LOG_TAIL_BYTES = 2**16  # The last line is shorter, even with a traceback.
 SAVED = ("passes/*/sums-*.npz", "checkpoints/*.npz", "scores/*.npz", "solutions/*.npz")
-LOW_RECALL, WORST_CLASSES = 0.9, 10  # below which the table of a run names classes, and how many
-RARE_SHARE = 0.1  # of the rows: a smaller class is told whatever its recall
-MISSED_RECALL = 0.5  # of a rare class, below which class weights are advised
-MOST_REASON = 100  # letters of why a run of several is damaged
-LEAST_SHARE = 0.001  # of a feature in squared distances that is told as a number
+LOW_RECALL, WORST_CLASSES = 0.9, 10  # The table of a run names at most ten classes below this recall.
+RARE_SHARE = 0.1  # A class with a smaller share of the rows is named whatever its recall.
+MISSED_RECALL = 0.5  # Class weights are advised for a rare class below this recall.
+MOST_REASON_LETTERS = 100
+LEAST_SHARE = 0.001  # A feature with a smaller share in squared distances is not named.
 SCALES = {"plain": "as they are", "diagonal": "with a scale each", "metric": "with a metric"}
 
 _Value = TypeVar("_Value")
 
 
 def status(root: Path) -> dict[str, Any]:
-    """Return the facts; what is not known is None. Raises MissingRunError where there is no run.
+    """Return the facts; unknown ones are None. Raises MissingRunError where there is no run.
 
     `state`: running (a process holds the lock), finished (has a report), stopped (on request), failed (see
     `last_error`), or killed. `damaged` lists what could not be read.
     """
     layout = RunLayout(root)
     damaged: list[str] = []
-    # Who holds the lock is asked first: a run that ends meanwhile counts as running once more, never as killed.
+    # The lock comes first: a run that ends meanwhile counts as running once more, never as killed.
     held_by = holder(layout.lock)
     is_run = layout.config.exists() or layout.state.exists()
     if not (is_run or held_by):
@@ -84,16 +84,16 @@ def status(root: Path) -> dict[str, Any]:
 
 def _report(layout: RunLayout) -> dict[str, Any]:
     """Return the report of a finished run. Raises ConfigMismatchError where another version wrote it."""
-    with suppress(CorruptDataError, MissingDataError):  # of env.json, which `frozen_config` tells
+    with suppress(CorruptDataError, MissingDataError):  # `frozen_config` tells of a damaged env.json.
         read_environment(layout)
     return read_record(layout.report)
 
 
 def status_of_all(folder: Path) -> list[dict[str, Any]]:
-    """Return the facts of all runs in a folder, by their names; of one that cannot be read only where it is."""
+    """Return the facts of all runs in a folder, by their names; a run that cannot be read has only its place."""
     runs = list[dict[str, Any]]()
     for root in sorted(folder.glob("*/")):
-        with suppress(MissingRunError, MissingDataError):  # it is none, or was removed meanwhile
+        with suppress(MissingRunError, MissingDataError):  # The folder is no run, or was removed meanwhile.
             try:
                 runs.append(status(root))
             except (OSError, UnavailableStoreError, CorruptDataError) as error:
@@ -115,7 +115,7 @@ def overview(runs: list[dict[str, Any]]) -> list[str]:
         seconds = f"{sum(cost['wall_seconds'] for cost in stages.values()):.1f}" if stages else ""
         state = "damaged" if facts["damaged"] else facts["state"]
         reason = facts["damaged"][0] if facts["damaged"] else facts["last_error"] if state == "unreadable" else ""
-        folder = facts["run"] + (f": {reason:.{MOST_REASON}}" if reason else "")
+        folder = facts["run"] + (f": {reason:.{MOST_REASON_LETTERS}}" if reason else "")
         rows.append((state, facts.get("stage") or "", done, error, seconds, centers, folder))
     return [printable("{:<12}{:<12}{:>5}{:>16}{:>10}{:>9}  {}".format(*row)) for row in rows]
 
@@ -141,9 +141,9 @@ def lines(facts: dict[str, Any]) -> list[str]:
 
 
 def tried(notes: list[str], what: str, make: Callable[[], _Value], damaged: list[str] | None = None) -> _Value | None:
-    """Return what `make` returns; None where it meets an error that a user may meet, which is noted, damage apart.
+    """Return what `make` returns; None after an error that a user may meet, which is added to `notes`, or `damaged`.
 
-    Raises UnavailableStoreError where that is not kept apart: what could not be read is not damaged.
+    Without `damaged` it raises UnavailableStoreError: a file that could not be read may be whole.
     """
     try:
         return make()
@@ -157,10 +157,14 @@ def tried(notes: list[str], what: str, make: Callable[[], _Value], damaged: list
 
 
 def tail(path: Path, most_bytes: int, damaged: list[str]) -> list[dict[str, Any]]:
-    """Return the JSON objects at the end of a file of lines; torn lines, of a kill or of now, are left out."""
+    """Return the JSON objects at the end of a file of lines; lines that are torn, or half written, are left out."""
     records, found = [], list[bytes]()
     try:
-        with suppress(MissingDataError), read_errors(path), open_plain(path) as stream:  # not there yet, or no more
+        with (
+            suppress(MissingDataError),
+            read_errors(path),
+            open_plain(path) as stream,
+        ):  # It may not be there yet, or no more.
             stream.seek(max(stream.seek(0, os.SEEK_END) - most_bytes, 0))
             found = stream.read().split(b"\n")
     except CorruptDataError as error:
@@ -174,7 +178,7 @@ def tail(path: Path, most_bytes: int, damaged: list[str]) -> list[dict[str, Any]
 def _age(layout: RunLayout) -> float | None:
     written = []
     for path in (path for pattern in (*SAVED, layout.report.name) for path in layout.root.glob(pattern)):
-        with suppress(OSError):  # removed meanwhile
+        with suppress(OSError):  # It may have been removed meanwhile.
             written.append(path.stat().st_mtime)
     return max(time.time() - max(written), 0.0) if written else None
 
@@ -211,12 +215,12 @@ def next_steps(folder: Path) -> list[str]:
 
 
 def remarks(report: dict[str, Any]) -> list[str]:
-    """Return what a user should look at: solves that missed the tolerance, warnings."""
+    """Return lines on what a user should look at: solves that missed the tolerance, and warnings."""
     return not_converged(report) + [f"WARNING: {line}" for line in report["warnings"]]
 
 
 def column_words(report: dict[str, Any]) -> str:
-    """Return how many columns of a run were never kept with their row of the Gram, and what pricing them took."""
+    """Return a line on the columns whose row of the Gram was never kept, and what pricing them took."""
     columns, n_train = report["columns"], report["n_train"]
     never, count = columns["columns_never_made"], columns["candidates"]
     kept = f"{never * n_train:.3g} of {count * n_train:.3g} values never kept"
@@ -225,7 +229,7 @@ def column_words(report: dict[str, Any]) -> str:
 
 
 def move_words(report: dict[str, Any]) -> str:
-    """Return how far the centers were moved, and what that gained."""
+    """Return a line on the steps that moved the centers, and what they gained."""
     moves = report["moves"]
     before, after, kept = moves["held_out_before"], moves["held_out_after"], moves["kept_step"]
     change = f"falls from {before:.6g} to {after:.6g}" if kept else f"of {before:.6g} does not fall"
@@ -233,7 +237,7 @@ def move_words(report: dict[str, Any]) -> str:
 
 
 def weighting_lines(report: dict[str, Any]) -> list[str]:
-    """Return how rows are weighted, where they are."""
+    """Return a line on the weights of rows, where they have any."""
     if (weighting := report["weighting"]) is None:
         return []
     words = [] if weighting["weights"] is None else [f"rows by {weighting['weights']}"]
@@ -244,7 +248,7 @@ def weighting_lines(report: dict[str, Any]) -> list[str]:
 
 
 def by_weight(report: dict[str, Any]) -> str:
-    """Return what is said of test errors whose rows are weighted, else nothing."""
+    """Return the words for test errors of weighted rows; an empty text for others."""
     return " by weight" if (report["weighting"] or {}).get("test_weighted") else ""
 
 
@@ -260,7 +264,7 @@ def not_converged(report: dict[str, Any]) -> list[str]:
 
 
 def certificate_words(report: dict[str, Any]) -> str:
-    """Return the largest relative gap of the solves of a report, and what kernel it is of."""
+    """Return the largest relative gap of the solves of a report, and the precision of its kernel."""
     gaps = [one["relative_gap"] for one in report["solves"]]
     words = "the relative gap is" if len(gaps) == 1 else f"each of {len(gaps)} relative gaps is at most"
     rounded = ", for kernel values rounded to float32" if report["precision"] == "float32" else ""
@@ -290,7 +294,7 @@ def _selection_table(selection: dict[str, Any], select: str, task: str) -> list[
 
 
 def before_words(report: dict[str, Any]) -> str:
-    """Return what the `penalised` scores of a report, one that has them, came before: refit, moves of centers, both."""
+    """Return what followed the `penalised` scores of a report that has them: a refit, moves of centers, or both."""
     done = {
         "before the refit": report["refit"] is not None and report["penalty"] is not None,
         "before the centers moved": bool(report["moves"] and report["moves"]["kept_step"]),
@@ -299,7 +303,7 @@ def before_words(report: dict[str, Any]) -> str:
 
 
 def error_words(errors: dict[str, Any], report: dict[str, Any], when: str = "") -> str:
-    """Return the test error of a report, or that of other scores in it, of a time that `when` tells."""
+    """Return a line with the test error of a report, or of other scores in it; when: the time of those scores."""
     by = by_weight(report) + when
     if errors["mse"] is None:
         return f"test error{by}: {100 * errors['error_rate']:.2f} % ({errors['n_errors']} of {report['n_test']})"
@@ -314,12 +318,12 @@ def value_words(errors: Mapping[str, Any]) -> str:
 
 
 def limit_words(errors: Mapping[str, Any]) -> str:
-    """Return how many predictions stand at a limit, which is a third of the range of the targets away from these."""
+    """Return the number of predictions at a limit, which lies beyond the targets by a third of their range."""
     return f"; {counted(errors['n_at_limit'], 'prediction')} at a limit" if errors["n_at_limit"] else ""
 
 
 def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:
-    """Return lines that tell of the classes in a score: one for each or, if `few`, for those of the lowest recall."""
+    """Return the lines on the classes of a score: one for each or, if `few`, for those of the lowest recall."""
     baseline, by_class = numbers["baseline"], numbers["by_class"]
     if not by_class:
         return []
@@ -336,7 +340,7 @@ def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:
 
 
 def _rare(by_class: list[dict[str, Any]]) -> list[int]:
-    """Return the places of classes of few rows: a tenth of all at most, and half of what each of as many has."""
+    """Return the places of classes with less than a tenth of the rows, and less than half an equal share."""
     most = min(RARE_SHARE, 0.5 / len(by_class)) * sum(one["rows"] for one in by_class)
     told = [k for k in by_recall(by_class) if by_class[k]["recall"] is not None]
     return [k for k in told if by_class[k]["rows"] < most]
@@ -353,7 +357,7 @@ def missed_words(by_class: list[dict[str, Any]]) -> list[str]:
 
 
 def by_recall(by_class: list[dict[str, Any]]) -> list[int]:
-    """Return the places of classes, those of lowest recall first; last those that have none."""
+    """Return the places of classes by their recall, the lowest first; classes without a recall last."""
     return sorted(range(len(by_class)), key=lambda k: 2.0 if by_class[k]["recall"] is None else by_class[k]["recall"])
 
 
@@ -368,7 +372,7 @@ def _class_line(one: Mapping[str, Any], numbers: Mapping[str, Any], k: int, widt
 
 
 def calibration_words(numbers: Mapping[str, Any]) -> str:
-    """Return what makes the probabilities of a run, by which rows it was found, and what to mind of them."""
+    """Return the parameters behind the probabilities of a run, the rows they were found by, and what to mind."""
     words = f"by {numbers['n_rows']} training rows: temperature {numbers['temperature']:.3g}"
     words += " and offsets; labels are not always the likeliest class" if numbers["offsets"] else ""
     seen = "probabilities may be too sure: the temperature was found on rows that the weights were fitted to"
@@ -376,13 +380,13 @@ def calibration_words(numbers: Mapping[str, Any]) -> str:
 
 
 def probability_words(numbers: Mapping[str, Any]) -> str:
-    """Return a line that tells of the numbers of probabilities."""
+    """Return a line with the scores of probabilities."""
     means = f"log loss {numbers['log_loss']:.4g}, Brier score {numbers['brier_score']:.4g}"
     return f"probabilities: {means}, expected calibration error {100 * numbers['calibration_error']:.2f} %"
 
 
 def ranking_words(numbers: Mapping[str, Any]) -> list[str]:
-    """Return how well decision values rank rows, where that is told."""
+    """Return a line on how well decision values rank rows, where that was scored."""
     if numbers.get("roc_auc") is None:
         return []
     of = f"of class {numbers['by_class'][1]['label']}" if len(numbers["by_class"]) == 2 else "mean of the classes"
@@ -390,7 +394,7 @@ def ranking_words(numbers: Mapping[str, Any]) -> list[str]:
 
 
 def coverage_words(numbers: Mapping[str, float], task: str) -> str:
-    """Return what share of the test rows intervals or sets hold, at the level at which scores are told."""
+    """Return the share of the test rows that intervals or sets hold, at the level of the scores."""
     size = f"{numbers['size']:.3g}"
     sets = f"sets of {size} {'label' if size == '1' else 'labels'} on average"
     what = f"intervals of width {numbers['size']:.6g}" if task == "regression" else sets
@@ -399,7 +403,7 @@ def coverage_words(numbers: Mapping[str, float], task: str) -> str:
 
 
 def problem_lines(report: dict[str, Any]) -> list[str]:
-    """Return the data and the problem of a run, a line of each."""
+    """Return a line on the data and one on the problem of a run."""
     kernel = "" if report["kernel"] == "gaussian" else f"{report['kernel']} kernel, "
     width = f"sigma2 {report['sigma2']:g}"
     chosen = next((one for one in report["kernels_tried"] or () if one["chosen"]), None)
@@ -421,12 +425,12 @@ def problem_lines(report: dict[str, Any]) -> list[str]:
 
 
 def trial_error(report: dict[str, Any]) -> str:
-    """Return what the error is that kernels are compared by."""
+    """Return the name of the error that kernels are compared by."""
     return "held-out mse" if report["task"] == "regression" else "held-out log loss"
 
 
 def kernel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return what was tried of kernels, scales of the inputs and widths, as rows of words under a row of titles."""
+    """Return the kernels, scales of the inputs and widths that were tried, as rows of words below titles."""
     rows: list[tuple[str, ...]] = [("kernel", "inputs", "candidates", "sigma2", trial_error(report), "")]
     for one in report["kernels_tried"]:
         error = "-" if one["hold_out_error"] is None else f"{one['hold_out_error']:.6g}"
@@ -458,10 +462,7 @@ def _scale_lines(report: dict[str, Any]) -> list[str]:
 
 
 def names_by_importance(scales: dict[str, Any], most: int) -> list[tuple[str, float]]:
-    """Return the names and the importances of the most important features of a report, the largest first.
-
-    The first, and others as far as their share is at least LEAST_SHARE.
-    """
+    """Return the names and shares of the most important features, the largest first: one, and others of LEAST_SHARE."""
     shares, names = scales["importances"], scales["names"]
     order = sorted(range(len(shares)), key=lambda j: -shares[j])[:most]
     told = [j for j in order if shares[j] >= LEAST_SHARE] or order[:1]

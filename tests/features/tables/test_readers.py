@@ -62,8 +62,8 @@ def save(path: Path, columns: dict[str, Any], **options: Any) -> Path:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "BLOCK_BYTES", 64)
     monkeypatch.setattr(readers, "COLUMN_BLOCK_BYTES", 1)
-    monkeypatch.setattr(readers, "MOST_ROWS", 7)
-    monkeypatch.setattr(readers, "LEAST_ROWS", 1)
+    monkeypatch.setattr(readers, "MOST_BATCH_ROWS", 7)
+    monkeypatch.setattr(readers, "LEAST_BATCH_ROWS", 1)
 
 
 CELLS = ["1", "a b", " 7 ", "1e5", "é", "NA", "\ufeff", "", '"x, y"', '"say ""so"""', 'half"quote', '"two\nlines"']

@@ -261,7 +261,7 @@ FRAME, TARGETS = people(N)
 DAYS = (FRAME["since"] - pandas.Timestamp(0)).dt.days
 FRAME = FRAME.assign(since=DAYS, g=np.arange(N) * 7 % 40, w=np.arange(N) % 3, y=TARGETS)
 ASKED: dict[str, Any] = {"weights": "w", "groups": "g", "missing": "median", "seed": 4, "categorical": "onehot:member"}
-SMALL = {"BLOCK_BYTES": 1 << 11, "COLUMN_BLOCK_BYTES": 1, "MOST_ROWS": 33, "LEAST_ROWS": 1}
+SMALL = {"BLOCK_BYTES": 1 << 11, "COLUMN_BLOCK_BYTES": 1, "MOST_BATCH_ROWS": 33, "LEAST_BATCH_ROWS": 1}
 
 
 def written(folder: Path, frame: pandas.DataFrame) -> dict[str, Path]:
