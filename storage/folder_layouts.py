@@ -32,7 +32,6 @@ class RunLayout:
     candidates = _Path("candidates.npz")  # their rows in the training set, and their features
     feature_scales = _Path("scales/learned.npz")  # the learned scales, and what each round of learning gave
     statistics = _Path("statistics")
-    data_chunks = _Path("statistics/data.npz")  # of zarr data: the checksums of their chunks, for whoever reads them
     passes = _Path("passes")  # a folder for each pass under way: what it reads, and the sums that it has committed
     progress = _Path("progress")  # how far the items are that run in other processes
     solutions = _Path("solutions")  # of each solve, and the iteration records of one that is under way
