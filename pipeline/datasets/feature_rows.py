@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.descriptors import FeatureSpec, extract, feature_length, parameters
+from features.input_files import npy_files, stamp
 from features.open_source import PUBLISHED, given_folder
 from features.row_draws import row_keys
 from features.rows import Mapped, Rows, RunningMoments, Standardisation, keys_of_inputs, some_of
@@ -199,11 +200,13 @@ def open_features(access: FeatureAccess, part: Part = "train") -> Rows:
             return seen(X, numbers, rows.name, scales=access.scales.read()["scales"], dtype=rows.X.dtype.type)
 
         return replace(rows, X=Mapped(rows.X, scale, rows.X.shape[1:], rows.X.dtype))
-    return _opened(access)[part]
+    # Rows of .npy files are those of the files as they were opened: of files that were written since, others are.
+    files = npy_files(Path(access.request.source.dataset)) if isinstance(access, LiveFeatures) else []
+    return _opened(access, tuple(map(stamp, files)))[part]
 
 
 @lru_cache(maxsize=2)
-def _opened(access: FeatureLayout | LiveFeatures) -> dict[Part, Rows]:
+def _opened(access: FeatureLayout | LiveFeatures, stamps: tuple) -> dict[Part, Rows]:
     if isinstance(access, LiveFeatures):
         source = open_data(access.request.source, access.data)
         return {part: _with_features(access, part, rows) for part, rows in source.parts.items()}

@@ -20,7 +20,6 @@ from pipeline.fit.workspace import Workspace
 from pipeline.runtime.progress import Watch
 from pipeline.runtime.run_folder import digest_sources
 from runs import files_of, model_bytes, train
-from sources import write_npy
 from storage.errors import CorruptDataError
 from storage.folder_layouts import FeatureLayout
 
@@ -31,8 +30,8 @@ LINE = ("--centers", "20", "--sigma2", "1", "--scheduler", "serial")
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     X = np.random.default_rng(0).normal(size=(N, 4))
-    write_npy(tmp_path / "data", X=X, y=X[:, 0] ** 2)
-    return tmp_path / "data"
+    np.savez(tmp_path / "data.npz", X=X, y=X[:, 0] ** 2)
+    return tmp_path / "data.npz"
 
 
 def request_for(data: Path, standardise: bool = True) -> FeatureRequest:
@@ -51,7 +50,7 @@ def test_changed_data_and_code_are_another_store_and_missing_ones_are_said_to_be
     before, store = shape.digest, shape.store
     monkeypatch.setattr(feature_rows, "digest_sources", lambda *packages: f"others of {packages}")
     assert feature_rows.describe(request_for(data)).store != store == f"{before}-{digest_sources('features')}"
-    write_npy(data, X=np.ones((N, 4)), y=np.arange(N))
+    np.savez(data, X=np.ones((N, 4)), y=np.arange(N))
     assert feature_rows.describe(request_for(data)).digest != before
     with pytest.raises(MissingInputError, match="none: no such file or folder"):
         open_data.open_data(SourceSpec(str(tmp_path / "none")))
