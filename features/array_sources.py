@@ -1,24 +1,23 @@
-"""Sources from arrays: opened array-likes, npz files, read without pickle, and IDX files."""
+"""Sources from arrays: those of .npz, .npy and IDX files; and what arrays of inputs and labels may hold."""
 
-import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from itertools import chain
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 
+from features.array_files import array_names, read_arrays
 from features.cell_text import NULL_WORDS, misread, text_of
-from features.errors import DataError, UnavailableError
+from features.errors import DataError
 from features.images import BYTE_SCALE, IDX_FILES, rescaled, scale_of_parts
-from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys, row_keys
 from features.rows import RowArray, Rows, check_lengths, check_whole, digest_rows, pieces_of
-from features.source import PARTS, Source, SourceSpec, source_of
+from features.source import PARTS, Keeper, Source, SourceSpec, Tick, source_of
 from features.tables.encoding import array_warnings
 from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets
 from features.words import composed, shown
@@ -28,71 +27,70 @@ NUMBERS = (
     "give numbers: words by OneHotEncoder in a pipeline, text by .astype(float), times as seconds, lists as columns"
 )
 Keys = tuple[str, ...]  # the names of four arrays: inputs and labels of the train and of the test part
-SPLIT_KEYS: Keys = ("train/X", "train/y", "test/X", "test/y")
 PART_KEYS: Keys = ("X_train", "y_train", "X_test", "y_test")
 
 
-class ArrayDigests(NamedTuple):
-    """By the names of arrays: their sha256, the row keys (n,) u8 of inputs; and what is white in images, or None."""
+@dataclass(frozen=True, eq=False)
+class ArrayDigests:
+    """What one pass over arrays found; an outline has no row keys, and takes images for bytes."""
 
-    sha256: Mapping[str, str]
-    keys: Mapping[str, RowKeys]
-    scale: float | None
+    sha256: Mapping[str, str]  # by name
+    scale: float | None  # what is white in images, None for other inputs
+    keys: RowKeys | None = None  # of the inputs, those of a test part behind those of the train part
 
 
 Names = tuple[str, str, str | None, str | None]  # of the inputs, labels, weights and groups of one set of rows
 
 
-def open_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: ArrayDigests | None = None) -> Source:
-    """Open array-likes: ``X, y`` (split by seed) or ``train/X, train/y, test/X, test/y``.
+def open_arrays(spec: SourceSpec, path: Path, keeper: Keeper | None = None, *, outline: bool = False) -> Source:
+    """Open an .npz, or a folder of .npy files: ``X, y`` or ``X_train, y_train, X_test, y_test``.
 
-    y is read whole, X by rows only: once here for its digest, unless `digests` (of `digest_arrays`) are given. Raises
-    DataError where a key is missing, shapes disagree, or values are no real numbers.
+    `spec.target` renames ``y``. The arrays of an .npz are in memory; of .npy files the inputs are read by rows, once
+    here for what `keeper` keeps. An `outline` reads no inputs. Raises DataError where a file or an array is damaged or
+    missing, shapes disagree, or values are no real numbers.
     """
-    keys = _keys_of(spec, arrays, "y", SPLIT_KEYS)
-    return _source_of(spec, arrays, keys, digests or _digests_of(arrays, keys), "arrays")
+    keys = _keys_of(spec, array_names(path))
+    inputs = [names[0] for names in keys]
+    arrays = read_arrays(path, dict.fromkeys(filter(None, chain(*keys))), inputs if outline else ())
+    if outline:
+        digests = ArrayDigests({}, BYTE_SCALE if len(arrays[inputs[0]].shape) > 2 else None)
+    elif keeper is not None:
+        digests = keeper.read(path, {"arrays": keys}, partial(_digests_of, arrays, keys), ArrayDigests)
+    else:
+        digests = _digests_of(arrays, keys)
+    return source_of_arrays(spec, arrays, digests)
 
 
-def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> ArrayDigests:
-    """Return the digests of every array that `open_arrays` uses; one pass over all of X. Errors as there."""
-    return _digests_of(arrays, _keys_of(spec, arrays, "y", SPLIT_KEYS))
-
-
-def outline_digests(names: Iterable[str], inputs: RowArray) -> ArrayDigests:
-    """Return what stands for digests where the inputs are not read: images are then taken for bytes."""
-    return ArrayDigests(dict.fromkeys(names, ""), {}, BYTE_SCALE if len(inputs.shape) > 2 else None)
-
-
-def used_arrays(spec: SourceSpec, known: Collection[str]) -> list[str]:
-    """Return the names of the arrays that `open_arrays` uses, of all that are `known`. Raises DataError."""
-    return [*dict.fromkeys(filter(None, chain(*_keys_of(spec, known, "y", SPLIT_KEYS))))]
-
-
-def _digests_of(arrays: Mapping[str, RowArray], keys: Sequence[Names]) -> ArrayDigests:
+def _digests_of(
+    arrays: Mapping[str, RowArray], keys: Sequence[Names], tick: Tick = lambda n_rows: None
+) -> ArrayDigests:
     for inputs, target, *_ in keys:  # before a byte is hashed
         check_lengths(arrays[inputs], arrays[target], inputs, target)
     labels = {target: label_array(np.asarray(arrays[target][:]), target) for _, target, *_ in keys}
     rows = {inputs: np.empty(arrays[inputs].shape[0], np.uint64) for inputs, *_ in keys}
     scale = None
     if len(arrays[keys[0][0]].shape) > 2:
-        scale = scale_of_parts([(inputs, pieces_of(arrays[inputs])) for inputs, *_ in keys])
-    every = dict.fromkeys(filter(None, chain(*keys)))
-    sha256 = {key: digest_rows(labels.get(key, arrays[key]), rows.get(key), scale) for key in every}
-    return ArrayDigests(sha256, rows, scale)
+        scale = scale_of_parts([(inputs, pieces_of(arrays[inputs])) for inputs in rows])
+    sha256 = {inputs: digest_rows(arrays[inputs], of_rows, scale, tick) for inputs, of_rows in rows.items()}
+    others = dict.fromkeys(name for name in chain(*keys) if name is not None and name not in rows)
+    sha256 |= {name: digest_rows(labels.get(name, arrays[name])) for name in others}
+    return ArrayDigests(sha256, scale, np.concatenate([*rows.values()]))
 
 
-def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: Keys) -> list[Names]:
+def _keys_of(spec: SourceSpec, known: Collection[str]) -> list[Names]:
     """Return the names of the arrays to read: those of X and the target, else those of the parts.
 
     Weights and groups are named like the inputs, in the place of X; the test part may lack them. Raises DataError.
     """
-    keys = ("X", target) if "X" in known and target in known else of_parts
-    if keys != of_parts and (of_test := [name for name in of_parts[2:] if name in known]):
-        raise DataError(f"{spec.dataset}: has X and a test part ({of_test[0]}); call the arrays {', '.join(of_parts)}")
+    target = spec.target or "y"
+    keys = ("X", target) if "X" in known and target in known else PART_KEYS
+    if keys != PART_KEYS and (of_test := [name for name in PART_KEYS[2:] if name in known]):
+        told = f"has X and a test part ({of_test[0]})"
+        raise DataError(f"{spec.dataset}: {told}; call the arrays {', '.join(PART_KEYS)}")
     missing = [key for key in keys if key not in known]
     if missing:
         found = shown(sorted(known)) or "nothing"
-        raise DataError(f"{spec.dataset}: needs X and {target}, or {', '.join(of_parts)}; found {found}")
+        raise DataError(f"{spec.dataset}: needs X and {target}, or {', '.join(PART_KEYS)}; found {found}")
     more = []
     for option, asked in (("weights", spec.weights), ("groups", spec.groups)):
         names = [key if asked is None else asked if key == "X" else asked.join(key.split("X")) for key in keys[::2]]
@@ -102,14 +100,21 @@ def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: Ke
     return list(zip(keys[::2], keys[1::2], *more, strict=True))
 
 
-def _source_of(
-    spec: SourceSpec, arrays: Mapping[str, RowArray], keys: Sequence[Names], digests: ArrayDigests, kind: str
-) -> Source:
-    given, identity = [], {"source": kind, "sha256": dict(digests.sha256)}
+def source_of_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: ArrayDigests | None = None) -> Source:
+    """Return the source of arrays under the names that `open_arrays` reads; errors as there.
+
+    y is read whole, X by rows only: once for its digest, where `digests` are not given.
+    """
+    keys = _keys_of(spec, arrays)
+    digests = digests or _digests_of(arrays, keys)
+    lengths = [arrays[inputs].shape[0] for inputs, *_ in keys]
+    of_parts = [None] * 2 if digests.keys is None else np.split(digests.keys, np.cumsum(lengths)[:-1])
+    # Also of .npy files: the same arrays are the same data.
+    given, identity = [], {"source": "npz", "sha256": dict(digests.sha256)}
     if len(keys) == 1 and keys[0][1] != "y" and spec.weights is not None:  # either array may be the other
         identity["target"] = keys[0][1]
     own = [f" of {part}" for part in PARTS] if len(keys) > 1 else [""]
-    for (inputs, target, of_weights, of_groups), of in zip(keys, own, strict=True):
+    for (inputs, target, of_weights, of_groups), of, of_rows in zip(keys, own, of_parts, strict=False):
         labels = label_array(np.asarray(arrays[target][:]), target)
         looks = misread(np.unique(labels).tolist()) if labels.dtype.kind == "U" and spec.task is None else None
         if looks is not None:
@@ -117,11 +122,11 @@ def _source_of(
             raise DataError(f"{spec.dataset}: {target} holds {looks[0]}, such as {looks[2]!r:.60}; {remedy}")
         weights, groups = (None if name is None else np.asarray(arrays[name][:]) for name in (of_weights, of_groups))
         groups = None if groups is None else keys_of_groups(groups, len(labels), f"groups {spec.groups}{of}")
-        given.append(Rows(arrays[inputs], labels, weights, digests.keys.get(inputs), groups))
+        given.append(Rows(arrays[inputs], labels, weights, of_rows, groups))
     first = given[0].X
     is_table = len(first.shape) == 2
-    source = source_of(spec, Path(spec.dataset).stem, given, is_table, identity, digests.scale)
-    if not is_table or not digests.keys or not isinstance(first, np.ndarray):  # Stored arrays are not read for this.
+    source = source_of(spec, Path(spec.dataset).name.removesuffix(".npz"), given, is_table, identity, digests.scale)
+    if not is_table or digests.keys is None or not isinstance(first, np.ndarray):  # Files are not read for this.
         return source
     return replace(source, warnings=array_warnings(first, [*map(str, range(first.shape[1]))]))
 
@@ -137,22 +142,6 @@ def keys_of_groups(groups: Any, n_rows: int, name: str = "groups") -> RowKeys:
         return group_keys(names.reshape(n_rows))
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
-
-
-def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
-    """Open an npz file with ``X, y`` or ``X_train, y_train, X_test, y_test``; `spec.target` renames ``y``.
-
-    Read whole: memory is that of the arrays; an `outline` has zeros that take none in place of the inputs. Raises
-    DataError where the file or an array is damaged or missing.
-    """
-    target = spec.target or "y"
-    with npz_archive(path) as archive:
-        keys, loaded = _keys_of(spec, archive.files, target, PART_KEYS), dict[str, np.ndarray]()
-        for key in filter(None, chain(*keys)):
-            read = _outline if outline and key.startswith("X") else read_array
-            loaded[key] = read(archive, key)
-    digests = outline_digests(loaded, loaded[keys[0][0]]) if outline else _digests_of(loaded, keys)
-    return _source_of(spec, loaded, keys, digests, "npz")
 
 
 def source_of_idx(spec: SourceSpec, name: str, arrays: dict[str, np.ndarray], *, are_published: bool = False) -> Source:
@@ -278,50 +267,3 @@ def _check_words(texts: np.ndarray, name: str) -> None:
     if (bad := np.flatnonzero(np.isin(np.strings.strip(texts), NULL_WORDS))).size:
         found = f"{texts[bad[0]].item()!r}; if that is a label, write it otherwise"
         raise DataError(f"{name}: row {bad[0]} has no label ({found})")
-
-
-@contextlib.contextmanager
-def npz_archive(path: Path) -> Iterator[NpzFile]:
-    """Open an npz file, whose arrays `read_array` reads. Raises DataError where it is damaged, or no npz file."""
-    try:
-        with open_plain(path) as stream:
-            archive = np.load(stream, allow_pickle=False)
-            if not isinstance(archive, NpzFile):
-                raise DataError(f"{path}: holds one array without a name; np.savez(path, X=X, y=y) names them")
-            with archive:
-                yield archive
-    except (DataError, UnavailableError, FileNotFoundError):
-        raise
-    except Exception as error:  # numpy evaluates headers as Python literals, which raise whatever they like
-        raise DataError(f"{path}: cannot be read as an npz file: {' '.join(str(error).split())[:160]}") from error
-
-
-def read_array(archive: NpzFile, key: str) -> np.ndarray:
-    """Read one array of an open `npz_archive`. Raises ValueError where it holds no numbers or texts, or nothing."""
-    try:
-        return _plain_array(archive[key], key)
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        return _outline(archive, key)  # which refuses objects
-
-
-def _outline(archive: NpzFile, key: str) -> np.ndarray:
-    """Return zeros that take no memory, in shape and dtype of an array."""
-    assert archive.zip is not None
-    with archive.zip.open(f"{key}.npy") as stream:
-        version = np.lib.format.read_magic(stream)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, _, dtype = readers[version](stream)
-    return _plain_array(np.broadcast_to(np.zeros((), dtype), shape), key)
-
-
-def _plain_array(values: Any, key: str) -> np.ndarray:
-    dtype = getattr(values, "dtype", None)  # of what is no array, NumPy returns the bytes
-    if dtype is not None and dtype.kind == "O":
-        raise ValueError(f"{key} holds Python objects; save numbers, or words by {key}.astype(str)")
-    if dtype is None or dtype.kind == "V":
-        raise ValueError(f"{key} holds {dtype or 'no array'}; numbers or texts are needed")
-    if not values.size or not dtype.itemsize:
-        raise ValueError(f"{key} holds nothing: its shape is {values.shape}, its dtype {dtype}")
-    return values

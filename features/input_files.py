@@ -23,6 +23,8 @@ from features.words import composed, has_controls, shown
 _PIECE_BYTES = 1 << 20
 PACKED_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}  # and what Arrow calls them
 _PARTS = {"train", "test"}
+_ZARR_FILES = ("zarr.json", ".zgroup", ".zarray")
+_ARRAYS = re.compile(rf"[^.].*\.npy|.*-idx.-ubyte.*|{'|'.join(map(re.escape, _ZARR_FILES))}")
 CSV_SUFFIXES = (".csv", ".tsv")
 TABLE_SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 KNOWN_TABLES = ".csv, .tsv (also .gz, .zst) or .parquet, or a folder of such"
@@ -178,7 +180,7 @@ def is_table(path: Path) -> bool:
     """Return whether a path names a table: a file by its name, or a folder with parts."""
     if is_table_file(path.name):
         return True
-    if path.suffix.lower() in (".zarr", ".npz") or not path.is_dir() or _has_idx_files(path) or is_picture_folder(path):
+    if not path.is_dir() or _has_arrays(path) or is_picture_folder(path):
         return False
     return next(_parts_below(path), None) is not None
 
@@ -214,14 +216,38 @@ def table_files(path: Path) -> list[Path]:
 
 def is_picture_folder(path: Path) -> bool:
     """Return whether a path names a folder of pictures. Tables beside a single folder of pictures are meant instead."""
-    if path.suffix == ".zarr" or is_table_file(path.name) or not path.is_dir() or _has_idx_files(path):
+    if is_table_file(path.name) or not path.is_dir() or _has_arrays(path):
         return False
     return n_picture_folders(path) > any(is_table_file(entry.name) for entry in path.iterdir())
 
 
-def _has_idx_files(folder: Path) -> bool:
-    """Return whether a folder has files in MNIST's IDX layout: tables beside them are others."""
-    return next(folder.glob("*-idx?-ubyte*"), None) is not None
+def _has_arrays(folder: Path) -> bool:
+    """Return whether a folder has arrays: tables and pictures beside MNIST's IDX files are others, or are refused."""
+    with os.scandir(folder) as entries:
+        return any(_ARRAYS.fullmatch(entry.name) for entry in entries)
+
+
+def is_zarr(path: Path) -> bool:
+    """Return whether a path is a zarr store."""
+    return path.suffix == ".zarr" or any((path / name).exists() for name in _ZARR_FILES)
+
+
+def npy_files(folder: Path) -> list[Path]:
+    """Return the .npy files of a folder, sorted; [] of a file."""
+    return sorted(folder.glob("[!.]*.npy")) if folder.is_dir() else []
+
+
+def is_of_arrays(path: Path) -> bool:
+    """Return whether a path is an .npz or an .npy file, or a folder of .npy files."""
+    return bool(npy_files(path)) or (path.suffix in (".npz", ".npy") and path.is_file())
+
+
+def check_npy_folder(folder: Path) -> None:
+    """Raise DataError where a folder of .npy files has tables or pictures as well."""
+    others = sorted(file.name for file in folder.iterdir() if is_table_file(file.name) or is_picture(file.name))
+    if others or n_picture_folders(folder) > 1:
+        told = f"has {npy_files(folder)[0].name} beside {others[0] if others else 'folders of pictures'}"
+        raise DataError(f"{folder}: {told}; give each kind a folder of its own")
 
 
 def _parts_below(folder: Path) -> Iterator[Path]:

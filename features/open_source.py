@@ -17,21 +17,24 @@ from threading import Lock
 
 import numpy as np
 
-from features.array_sources import ArrayDigests, open_arrays, open_npz, source_of_idx
+from features.array_sources import open_arrays, source_of_idx
 from features.errors import CHANGED, DataError, MissingInputError, UnavailableError, UsageError
 from features.images import BYTE_SCALE, IDX_FILES, idx_file, idx_files, parse_idx, read_idx
 from features.input_files import (
     KNOWN_PICTURES,
     KNOWN_TABLES,
+    is_of_arrays,
     is_picture_folder,
     is_table,
+    is_zarr,
+    npy_files,
     open_plain,
     stamp,
     table_files,
     walk,
 )
 from features.row_draws import row_keys
-from features.rows import RowArray, Rows, digest_rows
+from features.rows import Rows, digest_rows
 from features.source import NAMED, Keeper, Source, SourceSpec, source_of
 
 _opening = Lock()
@@ -246,24 +249,14 @@ _OPENERS = {
 }
 
 
-def open_source(
-    spec: SourceSpec,
-    arrays: Mapping[str, RowArray] | None = None,
-    digests: ArrayDigests | None = None,
-    keeper: Keeper | None = None,
-) -> Source:
+def open_source(spec: SourceSpec, keeper: Keeper | None = None) -> Source:
     """Open what `spec` describes; kept open in this process for as long as the files keep size and time stamps.
 
-    arrays : opened array-likes ``X, y`` or ``train/X, train/y, test/X, test/y``, in place of the file that
-        `spec.dataset` names; X is never read whole, and nothing kept open
-    digests : what `features.array_sources.digest_arrays` returned for `arrays`, which saves a pass over X
-    keeper : keeps what was found in tables and pictures; without one the inputs of tables are in memory
+    `keeper` keeps what was found in tables, pictures and .npy files; without one the inputs of tables are in memory.
 
     Raises UsageError for an unknown data set or file type, or more rows asked for than there are; MissingInputError
     where a file is not there; DataError where one is damaged or invalid; UnavailableError where no mirror answers.
     """
-    if arrays is not None:
-        return with_copies(open_arrays(spec, arrays, digests), spec)
     with _opening:  # threads that start together must not each read the same 55 MB
         return _opened(spec, os.environ.get("SLKL_DATA_DIR"), stamp_of(spec), keeper)
 
@@ -307,21 +300,22 @@ def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
         from features.tables.table_source import open_table  # with pyarrow, which takes a while to import
 
         return open_table(spec, path, keeper)
-    if path.suffix == ".zarr":
-        raise UsageError(f"dataset {spec.dataset}: a zarr store must be opened by the caller and passed as arrays")
-    if path.is_dir():
+    if is_of_arrays(path):
+        return open_arrays(spec, path, keeper)
+    if path.is_dir() and not is_zarr(path):
         arrays = {name: read_idx(file, IDX_FILES[name]) for name, file in idx_files(path, IDX_FILES).items()}
         return source_of_idx(spec, path.resolve().name, arrays)
-    if path.suffix == ".npz" and path.exists():
-        return open_npz(spec, path)
     raise unknown_data(spec.dataset)
 
 
 def unknown_data(name: str) -> Exception:
     """Return the error for a name that is none of the data sets, and not the path of data that are read."""
     path = Path(name)
+    if is_zarr(path) and path.exists():
+        remedy = f"save each array as .npy: numpy.save('X.npy', zarr.open({path.name!r})['X'])"
+        return UsageError(f"{name}: zarr stores are not read; {remedy}")
     if path.exists():
-        known = f".npz, {KNOWN_TABLES}, .zarr, an IDX folder, or {KNOWN_PICTURES}"
+        known = f".npz, a folder of .npy, {KNOWN_TABLES}, an IDX folder, or {KNOWN_PICTURES}"
         return UsageError(f"{name}: file type not known; give {known}")
     if path.suffix or len(path.parts) > 1:
         return MissingInputError(f"{name}: no such file or folder")
@@ -338,12 +332,10 @@ def stamp_of(spec: SourceSpec) -> tuple:
         return ()
     path, stamps = Path(spec.dataset), []
     tops = [path, *([Path(spec.test)] if spec.test else [])]
-    if path.is_dir() and path.suffix == ".zarr":
-        files = sorted(path.rglob("*"))
-    elif is_picture_folder(path):
+    if is_picture_folder(path):
         files = [folder for top in tops if top.is_dir() for folder, _, _ in walk(top)]
     elif path.is_dir() and not is_table(path):
-        files = [file for file in (idx_file(path, name) for name in IDX_FILES) if file is not None]
+        files = npy_files(path) or [file for file in (idx_file(path, name) for name in IDX_FILES) if file is not None]
     else:
         files = [file for top in tops for file in (table_files(top) if is_table(top) else [top])]
     for file in files:

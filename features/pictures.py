@@ -275,7 +275,7 @@ class Pictures:
     a picture cannot be read, it names all of the folder that cannot.
     """
 
-    dtype, kept_bytes = np.dtype(np.uint8), 0
+    dtype = np.dtype(np.uint8)
 
     def __init__(self, folder: Path, names: NDArray[Any], decoder: Decoder, found: ReadPictures | None = None) -> None:
         self._folder, self._names, self._decoder = folder, names, decoder

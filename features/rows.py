@@ -33,7 +33,7 @@ CLOSE_VALUES = 1e-9  # If values differ by less than this share, the first is su
 class RowArray(Protocol):
     """An array-like (n, …) that is read by rows: an array, or an object that makes rows when they are asked for.
 
-    One that decodes whole chunks has `kept_bytes` for each reading thread, and `decoding_bytes`, without the result.
+    One that decodes has `decoding_bytes`, which that takes beside its result.
     """
 
     @property
@@ -125,8 +125,6 @@ class InOrder:
     blocks: returns the blocks of all rows, from the first one on, each a tuple of arrays of one length. shape: that of
     the first array. The arrays that were read last are kept until others are read.
     """
-
-    kept_bytes = 0
 
     def __init__(
         self, blocks: Callable[[], Iterator[tuple[NDArray[Any], ...]]], shape: tuple[int, ...], decoding_bytes: int = 0
@@ -230,16 +228,20 @@ def root_of(array: Any) -> Any:
     return array
 
 
-def digest_rows(array: RowArray, keys: RowKeys | None = None, scale: float | None = None) -> str:
+def digest_rows(
+    array: RowArray,
+    keys: RowKeys | None = None,
+    scale: float | None = None,
+    tick: Callable[[int], None] = lambda n_rows: None,
+) -> str:
     """Return the sha256 of dtype, shape and values, in pieces of 8 MiB; fill in row keys (images: of their bytes)."""
-    if not array.shape:
-        raise DataError("an array holds a single value; rows are needed")
     digest, begin = hashlib.sha256(f"{np.dtype(array.dtype).str} {tuple(array.shape)}".encode()), 0
     for piece in pieces_of(array):
         digest.update(piece.tobytes())
         if keys is not None:
             keys[begin : begin + len(piece)] = row_keys(piece if scale is None else rescaled(piece, scale))
         begin += len(piece)
+        tick(len(piece))
     return digest.hexdigest()
 
 

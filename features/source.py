@@ -3,7 +3,6 @@
 Of rows as they were given a train and a test part are chosen by the seed, each in the order of the data.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +36,7 @@ NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits")
 class SourceSpec:
     """What to read; picklable and JSON-able. What has no comment here is as the setting data.NAME, in its range."""
 
-    dataset: str  # one of `NAMED`, or a path: a folder in MNIST's IDX layout, an npz file, a table or a zarr store
+    dataset: str  # one of `NAMED`, or a path: a folder in MNIST's IDX layout or of .npy files, an npz file, a table
     data_dir: str | None = None  # folder with the files of a published data set, or with a folder of its name
     n_train: int | None = None  # rows of `sinc` to generate; of others, training rows to take, by the seed
     test: str | None = None
@@ -59,14 +58,14 @@ class SourceSpec:
     seed: int = 0  # decides the split, the order from which n_train takes, and generated data
     copies: int = 1  # rows that each training image becomes, see `features.deformed_copies`
     deform: str | None = None
-    kept: str | None = None  # the folder of first readings of tables and pictures; None: tables are held in memory
+    kept: str | None = None  # the folder of first readings of files; None: tables are held in memory
 
 
 Tick = Callable[[int], None]  # It is told how many more rows were read.
 
 
 class Keeper(Protocol):
-    """Keeps the first readings of tables and pictures; see `pipeline.datasets.open_data`."""
+    """Keeps the first readings of tables, pictures and .npy files; see `pipeline.datasets.open_data`."""
 
     def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], Any], form: Any, /) -> Any:
         """Return the kept reading of a path for a request, as a `form` of arrays, or read it now."""
@@ -107,16 +106,10 @@ class Columns:
 
 @dataclass(frozen=True)
 class SourceMemory:
-    """Bytes: held for good; kept by each reading thread, at most decoded by all; decoding, while one reads."""
+    """Bytes: held for good; and those that decoding takes while rows are read."""
 
     held: int = 0
-    kept: int = 0
-    decoded: int = 0
     decoding: int = 0
-
-    def reading(self, threads: int) -> int:
-        """Return the bytes that threads take while they read, beside those held."""
-        return min(threads * self.kept, self.decoded) + self.decoding
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,12 +151,9 @@ class Source:
     def memory(self) -> SourceMemory:
         fields = [values for rows in (self.train, self.test) for values in vars(rows).values()]
         roots = list({id(root): root for root in map(root_of, fields)}.values())
-        chunked = [root for root in roots if hasattr(root, "decoding_bytes")]
         return SourceMemory(
             held=sum(getattr(root, "nbytes", 0) for root in roots),
-            kept=sum(root.kept_bytes for root in chunked),
-            decoded=sum(math.prod(root.shape) * root.dtype.itemsize for root in chunked),
-            decoding=max((root.decoding_bytes for root in chunked), default=0),
+            decoding=max(getattr(root, "decoding_bytes", 0) for root in roots),
         )
 
     @property

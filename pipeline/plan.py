@@ -229,12 +229,12 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     run, data, shape, resources = RunSize(config, bounds.shape, workers), bounds.data, bounds.shape, config.resources
     n_rows, in_processes = shape.n_train + shape.n_test, resources.scheduler == "processes"
     known = ROW_BYTES * (n_rows + min(n_rows, MANY_ROWS)) // 2  # This is left once the data are open.
-    reading = workers.threads * data.reading(1) if in_processes else data.reading(workers.threads)
+    reading = data.decoding * (workers.threads if in_processes else 1)
     processes = COMPILING_BYTES + data.held + known + (0 if resources.stores_features else reading)
     if in_processes:
         processes += workers.processes * (WORKER_BYTES + data.held + COMPILING_BYTES)
     computing, solving = STREAMING_BYTES + processes, DRIVER_BYTES + processes
-    features, tests = _features_needs(run, data), test_needs(run)
+    features, tests = _features_needs(run), test_needs(run)
     # Features are computed before any columns, while what opening the data took may not be given back.
     opening = ROW_BYTES * n_rows - known + READING_BYTES - STREAMING_BYTES
     opening += reading if resources.stores_features else 0
@@ -244,7 +244,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         "candidates": (computing, candidates_needs(run)),
         "statistics": (solving, growth_needs(run)) if in_rounds else (computing, statistics_needs(run)),
         "solve": (solving, solving_needs(run)),
-        "evaluate": (solving, tests._replace(memory=max(data.reading(1), tests.memory))),
+        "evaluate": (solving, tests._replace(memory=max(data.decoding, tests.memory))),
     }
     whole = [(name, needs._replace(memory=beside + needs.memory)) for name, (beside, needs) in stages.items()]
     return Plan((*_reading_needs(run, data), *whole), workers, bounds.limit)
@@ -266,13 +266,11 @@ def _reading_of_table(spec: SourceSpec) -> int:
     return READING_BYTES + learning_bytes(spec)
 
 
-def _features_needs(run: RunSize, data: SourceMemory) -> Needs:
+def _features_needs(run: RunSize) -> Needs:
     config, shape = run.config, run.shape
     n_items = sum(-(-rows // shape.item_rows) for rows in (shape.n_train, shape.n_test))
     copies = 6 if config.features.name == "raw" else 3
     building = min(run.workers.threads, n_items) * copies * 4 * min(shape.item_rows, shape.n_train) * shape.n_features
-    if data.kept == data.decoded:  # If there is one chunk, nothing is built before it is decoded.
-        building = max(building - data.decoding, 0)
     return Needs(building, shape.disk_bytes if config.resources.stores_features else 0)
 
 

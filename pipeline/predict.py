@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # imported late, so that --help answers at once
     from storage.output_files import Write
 
 EPILOG = """\
-MODEL is a model folder, or the folder of a run. DATA is a named data set (digits, mnist, ...), a .npz with X, a .zarr
-(X, or a lone array), a table (.csv, .tsv, .parquet, or a folder or 'DIR/*.csv' of such) with or without its target, a
+MODEL is a model folder, or the folder of a run. DATA is a named data set (digits, mnist, ...), a .npz with X, a .npy,
+a folder with X.npy, a table (.csv, .tsv, .parquet, or a folder or 'DIR/*.csv' of such) with or without its target, a
 folder in IDX layout, a folder of pictures, or pictures one by one. A named data set, and data that hold parts, give
 their test part (--part); all else is taken whole. Images (n, H, W) and flat rows (n, H*W) do.
 

@@ -20,7 +20,7 @@ from pipeline.config.settings import Loaded, lines, resumed, worded
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import feature_rows
 from pipeline.datasets.feature_rows import ScaledFeatures, describe, live, request_of, source_spec
-from pipeline.datasets.open_data import Reading, open_data, release_data
+from pipeline.datasets.open_data import Reading, open_data
 from pipeline.errors import ExitCode, SchedulerError, StoppedError
 from pipeline.fit.evaluation import evaluate_model
 from pipeline.fit.fit_model import fit
@@ -217,7 +217,7 @@ def _run_of(prepared: planning.Prepared, layout: RunLayout, events: Events, exec
     store = FolderStore(layout, run_folder.identity(layout), every, events.warn)
     runner = OnExecutor(executor, store, events, every, prepared.plan.workers.together)
     is_stored = config.resources.stores_features
-    features = prepared.store if is_stored else live(prepared.request, prepared.shape, layout.data_chunks)
+    features = prepared.store if is_stored else live(prepared.request, prepared.shape)
     scales = StoredFile(layout.feature_scales)
     seen = ScaledFeatures(features, scales) if config.kernel.learns_scales else features
     work = Workspace(config, prepared.shape, seen, store, runner, events)
@@ -259,7 +259,7 @@ def _build_features(run: Run, *, contents: bool = False) -> bool:
 
 def _store_features(run: Run) -> None:
     with run.events.status("preparing the store"):
-        task, items = feature_rows.prepare(run.feature_layout, run.work.shape, run.request, run.layout.data_chunks)
+        task, items = feature_rows.prepare(run.feature_layout, run.work.shape, run.request)
     source = open_data(run.request.source, task[1].data)
     is_table = source.columns is not None
     built = feature_rows.build_in_order(task, items, source, run.work.shape.item_rows)
@@ -272,7 +272,6 @@ def _store_features(run: Run) -> None:
         raise StoppedError(f"{error}{anew}") from None
     with run.events.status("sealing the store"):
         feature_rows.finish(run.feature_layout)
-    release_data()
 
 
 def _tell(run: TrainedRun, asked: Arguments) -> None:

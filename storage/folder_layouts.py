@@ -32,10 +32,9 @@ class RunLayout:
     candidates = _Path("candidates.npz")  # rows of the candidates in the training set, and their features
     feature_scales = _Path("scales/learned.npz")  # the learned scales, and what each round of learning gave
     statistics = _Path("statistics")
-    data_chunks = _Path("statistics/data.npz")  # checksums of the chunks of zarr data
     passes = _Path("passes")  # a folder for each pass under way: its inputs, and the sums that it has committed
     progress = _Path("progress")  # the progress of items that run in other processes
-    solutions = _Path("solutions")  # the result of each solve, and the iteration records of one that is under way
+    solutions = _Path("solutions")  # the result of each solve, with the records of its iterations
     checkpoints = _Path("checkpoints")  # a file for each solve under way
     model = _Path("model")  # the folder of the model, which has one file
     log = _Path("log.jsonl")

@@ -4,13 +4,13 @@ They are written and read here, in the form that zarr itself gives them (the tes
 fsyncs nor refuses a missing chunk, and takes 0.4 s to import. A chunk file holds raw little-endian rows followed by
 their crc32c; it is read where its rows are to be: no event loop, no second copy, the GIL free except for the crc
 (0.3 ms a chunk). A missing file is damage, never zeros. One writer owns whole chunks.
-Arrays of other people: `storage.user_arrays`.
+Format: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html
 """
 
 import contextlib
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from storage import files as disk
-from storage import zarr_metadata
 from storage.errors import CorruptDataError, MissingDataError
 from storage.files import write_errors, write_json
 
+NODE_FILE = "zarr.json"
+_DTYPES = ("float32", "float64", "int64", "int32", "uint64", "uint8")
 _AIM_BYTES = 4 * 2**20
 _CRC_BYTES = 4
 
@@ -72,11 +73,11 @@ def create_arrays(root: Path, specs: Sequence[ArraySpec], attributes: Mapping[st
     group: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
     nodes = {parent: group for spec in specs for parent in Path(spec.path).parents}
     for spec in specs:
-        nodes[Path(spec.path)] = zarr_metadata.array_node(spec.shape, np.dtype(spec.dtype).name, spec.chunk_rows)
+        nodes[Path(spec.path)] = _array_node(spec.shape, np.dtype(spec.dtype).name, spec.chunk_rows)
     nodes[Path()] = group | {"attributes": attributes}
     for path in sorted(nodes, reverse=True):
         disk.make_folder(root / path)
-        write_json(root / path / zarr_metadata.NODE_FILE, nodes[path])
+        write_json(root / path / NODE_FILE, nodes[path])
 
 
 @dataclass(frozen=True)
@@ -211,11 +212,45 @@ class StoredArray:
 def open_arrays(root: Path) -> dict[str, StoredArray]:
     """Open a store of ours, its arrays by path ("train/X"); no data is looked at.
 
-    Raises MissingDataError where there is none, CorruptDataError where it is not zarr v3 or holds an array in a form
-    that we do not write.
+    Raises MissingDataError where there is none, CorruptDataError where metadata are not in the form that we write.
     """
-    arrays = {}
-    for path, node in zarr_metadata.read_nodes(root).items():
-        shape, dtype, chunk_rows = zarr_metadata.check_our_array(root / path, node)
-        arrays[path] = StoredArray(root, path, shape, np.dtype(dtype).newbyteorder("<"), chunk_rows)
-    return arrays
+    if not root.is_dir():
+        raise MissingDataError(f"{root}: does not exist")
+    return {array.path: array for array in _arrays_in(root, Path())}
+
+
+def _arrays_in(root: Path, place: Path) -> Iterator[StoredArray]:
+    file = root / place / NODE_FILE
+    try:
+        with disk.read_errors(file):
+            node = disk.parse_json(disk.read_plain(file))
+        if node["node_type"] != "group":
+            shape, (chunk_rows, *_) = tuple(node["shape"]), node["chunk_grid"]["configuration"]["chunk_shape"]
+            dtype, are_lengths = node["data_type"], all(type(n) is int and n >= 0 for n in (*shape, chunk_rows - 1))
+            if not are_lengths or dtype not in _DTYPES or node != _array_node(shape, dtype, chunk_rows):
+                raise ValueError
+            yield StoredArray(root, place.as_posix(), shape, np.dtype(dtype).newbyteorder("<"), chunk_rows)
+            return
+    except (MissingDataError, KeyError, TypeError, ValueError):
+        raise CorruptDataError(f"{file}: not in the form that we write; remove the store and build it again") from None
+    for entry in sorted((root / place).iterdir()):
+        if (entry / NODE_FILE).exists() and not entry.is_symlink():
+            yield from _arrays_in(root, place / entry.name)
+
+
+def _array_node(shape: tuple[int, ...], dtype: str, chunk_rows: int) -> dict[str, Any]:
+    """Return the metadata of an array: chunks of whole rows, little endian, with crc32c."""
+    # One byte has no byte order.
+    raw = {"name": "bytes"} | ({} if dtype == "uint8" else {"configuration": {"endian": "little"}})
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": dtype,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunk_rows, *shape[1:]]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [raw, {"name": "crc32c"}],
+        "fill_value": 0,
+        "attributes": {},
+        "storage_transformers": [],
+    }

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-import zarr
 
 from features.open_source import PUBLISHED, Published, close_files, open_source
 from features.source import Source, SourceSpec
@@ -58,12 +57,11 @@ def people(n: int) -> tuple[pandas.DataFrame, np.ndarray]:
     return pandas.DataFrame(columns), y
 
 
-def write_zarr(path: Path, chunk_rows: int | None = None, compressors: Any = "auto", **arrays: np.ndarray) -> None:
-    """Write a zarr group of arrays, in chunks of so many rows, else in one each."""
-    group = zarr.open_group(path, mode="w", zarr_format=3)
+def write_npy(folder: Path, **arrays: np.ndarray) -> None:
+    """Write a folder of .npy files."""
+    folder.mkdir(exist_ok=True)
     for name, values in arrays.items():
-        chunks = (chunk_rows or len(values), *values.shape[1:])
-        group.create_array(name, data=values, chunks=chunks, compressors=compressors)
+        np.save(folder / f"{name}.npy", values)
 
 
 def npy_bytes(descr: object, shape: tuple[int, ...], data: bytes = b"") -> bytes:

@@ -122,7 +122,7 @@ def descriptors(folder: Path) -> Table:
     return pivot(rows, "setting", "dataset", cell, lines, columns)
 
 
-FORMS = {"csv": "csv", "parquet": "parquet", "parts": "parquet in 64 parts", "zarr": "zarr"}
+FORMS = {"csv": "csv", "parquet": "parquet", "parts": "parquet in 64 parts", "npy": "npy"}
 
 
 def tables_reading(folder: Path) -> Table:

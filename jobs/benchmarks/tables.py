@@ -1,10 +1,10 @@
-"""Reading tables: CPU seconds of csv, parquet and 64 parts, beside pyarrow and the same rows in zarr.
+"""Reading tables: CPU seconds of csv, parquet and 64 parts, beside pyarrow and the same rows in npy.
 
 COMMAND: python jobs/benchmarks/tables.py --out DIR [--rows 3000000] [--rounds 2] [--train]
 
 Writes ROWS × 28 numbers (HIGGS's shape) to DIR once, in every form, then times each in a process of its own with one
 thread: pyarrow's csv reader; the first reading of csv, parquet and parts, and all up to the feature store; the same
-features written from an array; and the feature store from zarr. `--train` trains on each form with one worker and
+features written from an array; and the feature store from .npy files. `--train` trains on each form with one worker and
 `--memory-limit 1GiB`, beside the forecast of `--dry-run`. The figures are in DIR/tables.json too. Ratios hold within
 one round: run it on an idle machine.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 N_COLUMNS, N_PARTS = 28, 64
-FORMS = ("csv", "parquet", "parts", "zarr")
+FORMS = ("csv", "parquet", "parts", "npy")
 
 MEASURED = """
 import sys, time
@@ -39,10 +39,9 @@ def write(folder: Path, n_rows: int) -> None:
     import pyarrow
     import pyarrow.csv
     import pyarrow.parquet
-    import zarr
 
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / "rows.zarr").exists():
+    if (folder / "rows.npy" / "y.npy").exists():
         return
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n_rows, N_COLUMNS)).astype(np.float32)
@@ -53,9 +52,9 @@ def write(folder: Path, n_rows: int) -> None:
     (folder / "rows.parts").mkdir(exist_ok=True)
     for k, rows in enumerate(np.array_split(np.arange(n_rows), N_PARTS)):
         pyarrow.parquet.write_table(table.slice(rows[0], len(rows)), folder / f"rows.parts/part-{k:02d}.parquet")
-    group = zarr.open_group(folder / "rows.zarr", mode="w")
-    for name, values, chunk_rows in (("X", X, 1 << 15), ("y", y, 1 << 17)):
-        group.create_array(name, data=values, chunks=(chunk_rows, *values.shape[1:]))
+    (folder / "rows.npy").mkdir(exist_ok=True)
+    for name, values in (("X", X), ("y", y)):
+        np.save(folder / f"rows.npy/{name}.npy", values)
 
 
 def pyarrow_csv(path: str) -> None:
@@ -85,11 +84,7 @@ def _to(path: str, *, features: bool) -> None:
     from storage.folder_layouts import FeatureLayout
 
     with TemporaryDirectory(dir=Path(path).parent) as folder:
-        request = FeatureRequest(
-            SourceSpec(path, target="y", kept=f"{folder}/tables") if "zarr" not in path else SourceSpec(path),
-            FeatureSpec("raw"),
-            True,
-        )
+        request = FeatureRequest(SourceSpec(path, target="y", kept=f"{folder}/tables"), FeatureSpec("raw"), True)
         source = open_data(request.source)
         shape = describe(request, source)
         if not features:
@@ -107,11 +102,10 @@ def _to(path: str, *, features: bool) -> None:
 def array(path: str) -> None:
     """Write the features of the table from an array, as a feature store has them."""
     import numpy as np
-    import zarr
 
     from storage.zarr_arrays import ArraySpec, chunk_rows_for, create_arrays, open_arrays
 
-    n_rows = zarr.open_group(path, mode="r")["X"].shape[0]
+    n_rows = len(np.load(f"{path}/y.npy"))
     chunk_rows = chunk_rows_for(4 * N_COLUMNS, n_rows)
     piece = np.random.default_rng(0).standard_normal((chunk_rows, N_COLUMNS)).astype(np.float32)
     with TemporaryDirectory(dir=Path(path).parent) as folder:
@@ -168,7 +162,7 @@ def main() -> None:
                 rows.append({"round": k, "what": "train", "form": form, **facts})
                 print(words_of(rows[-1]), flush=True)
             continue
-        steps = [("pyarrow_csv", "csv"), ("array", "zarr"), *(("learned", form) for form in FORMS[:3])]
+        steps = [("pyarrow_csv", "csv"), ("array", "npy"), *(("learned", form) for form in FORMS[:3])]
         for what, form in [*steps, *(("stored", form) for form in FORMS)]:
             rows.append({"round": k, "what": what, "form": form, "seconds": measured(what, folder / f"rows.{form}")})
             print(words_of(rows[-1]), flush=True)

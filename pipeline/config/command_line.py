@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError
 
 DATASETS = """\
 DATASET is mnist, usps, digits, boston, abalone, sinc, or the path of your data: a folder of pictures with a folder for
-each class, a folder in MNIST's IDX layout, a .npz or .zarr, or a table: .csv, .tsv, .parquet.
+each class, a folder in MNIST's IDX layout or of .npy files, a .npz, or a table: .csv, .tsv, .parquet.
 Settings come from: defaults < jobs/mnist.toml (for mnist) < --config < flags and --set.
 Exit codes: 0 done, 3 tolerance not reached, 2 usage, 65 bad data, 66 missing input, 69 unavailable, 71 out of memory,
 73 cannot create or locked, 75 stopped and resumable, 78 other settings than the run has."""
@@ -146,5 +146,5 @@ def _train_parser() -> argparse.ArgumentParser:
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which rows of DATA are meant."""
     parser.add_argument("--part", choices=("train", "test", "all"), help="part of a data set that has parts")
-    parser.add_argument("--target", metavar="NAME", help="column of a table, or array of .npz or .zarr, that holds y")
+    parser.add_argument("--target", metavar="NAME", help="column of a table, or array of .npz or .npy, that holds y")
     add_set_option(parser, "seed or data.KEY of a named data set")

@@ -233,15 +233,15 @@ class DataConfig:
         0.25, real(0, 1, above=True), "share of the rows set aside for testing, where the data have no test part"
     )
     target: str | None = optional(
-        column, "auto", "column of a table (name or position), or key of an .npz or .zarr, that holds y", "--target"
+        column, "auto", "column of a table (name or position), or array of .npz or .npy, that holds y", "--target"
     )
     weights: str | None = optional(
-        column, "none", "column of a table, or key of an .npz or .zarr, that says how much each row counts (0 or more)"
+        column, "none", "column of a table, or array of .npz or .npy, that says how much each row counts (0 or more)"
     )
     groups: str | None = optional(
         column,
         "none",
-        "column of a table, or key of an .npz or .zarr, that holds the group of each row; the rows of a group "
+        "column of a table, or array of .npz or .npy, that holds the group of each row; the rows of a group "
         "stay together, in the fit or the held-out rows, and in the training or the test part",
     )
     copies: int = option(1, whole(1), "rows that each training image becomes: it, and deformed copies", "--copies")

@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.descriptors import FeatureSpec, extract, feature_length, parameters
+from features.input_files import npy_files, stamp
 from features.open_source import PUBLISHED, given_folder
 from features.row_draws import row_keys
 from features.rows import Mapped, Rows, RunningMoments, Standardisation, keys_of_inputs, some_of
 from features.source import PARTS, Part, Source, SourceSpec
 from features.targets import balanced_factors
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.open_data import PlannedData, open_data, planned, release_data
+from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import first_non_finite_row, scaled
 from pipeline.runtime import progress, stopping
@@ -35,8 +36,15 @@ from storage.errors import CorruptDataError
 from storage.files import digest_of, make_folder, read_record, remove_file, write_record
 from storage.folder_layouts import FeatureLayout
 from storage.folders import FileDigest, compare, read_manifest, remove_folder, remove_stale, seal
-from storage.zarr_arrays import ArraySpec, StoredArray, chunk_rows_for, create_arrays, open_arrays, row_blocks
-from storage.zarr_metadata import NODE_FILE
+from storage.zarr_arrays import (
+    NODE_FILE,
+    ArraySpec,
+    StoredArray,
+    chunk_rows_for,
+    create_arrays,
+    open_arrays,
+    row_blocks,
+)
 
 FORMAT_VERSION = 2
 ITEM_CHUNKS = 4  # chunks of features that one task writes
@@ -72,6 +80,11 @@ class FeatureShape:
     def store(self) -> str:
         """Name of the store: that of other data, of other features or of other code that computes them is another."""
         return f"{self.digest}-{digest_sources('features')}"
+
+    @property
+    def data(self) -> str:
+        """The digest of the identity of the data."""
+        return digest_of(self.description["source"])
 
     @property
     def n_outputs(self) -> int:
@@ -147,10 +160,10 @@ def describe(request: FeatureRequest, source: Source | None = None) -> FeatureSh
 
 @dataclass(frozen=True)
 class LiveFeatures:
-    """What a worker needs to compute any features: the request, the data that were planned, the fitted z-scoring."""
+    """What a worker needs to compute any features: the request, the digest of the data, the fitted z-scoring."""
 
     request: FeatureRequest
-    data: PlannedData
+    data: str  # the digest of the identity of those that were planned
     mean: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
 
@@ -187,11 +200,13 @@ def open_features(access: FeatureAccess, part: Part = "train") -> Rows:
             return seen(X, numbers, rows.name, scales=access.scales.read()["scales"], dtype=rows.X.dtype.type)
 
         return replace(rows, X=Mapped(rows.X, scale, rows.X.shape[1:], rows.X.dtype))
-    return _opened(access)[part]
+    # Rows of .npy files are those of the files as they were opened: of files that were written since, others are.
+    files = npy_files(Path(access.request.source.dataset)) if isinstance(access, LiveFeatures) else []
+    return _opened(access, tuple(map(stamp, files)))[part]
 
 
 @lru_cache(maxsize=2)
-def _opened(access: FeatureLayout | LiveFeatures) -> dict[Part, Rows]:
+def _opened(access: FeatureLayout | LiveFeatures, stamps: tuple) -> dict[Part, Rows]:
     if isinstance(access, LiveFeatures):
         source = open_data(access.request.source, access.data)
         return {part: _with_features(access, part, rows) for part, rows in source.parts.items()}
@@ -267,14 +282,12 @@ def _fault(layout: FeatureLayout, problems: list[str]) -> str:
     return f"feature store {layout.folder} is damaged: {problems[0].partition(';')[0]}{more}"
 
 
-def live(request: FeatureRequest, shape: FeatureShape, place: Path | None = None) -> LiveFeatures:
-    """Return the access to features that are computed on the fly; `place`: see `open_data.planned`."""
-    data = planned(request.source, shape.description["source"], place)
+def live(request: FeatureRequest, shape: FeatureShape) -> LiveFeatures:
+    """Return the access to features that are computed on the fly."""
+    data = shape.data
     if not request.standardise:
         return LiveFeatures(request, data)
-    learned = open_data(request.source, data).learned()
-    release_data()  # the chunks that are read here go with this source
-    fitted = fit_moments(learned, shape, balanced=request.balanced)
+    fitted = fit_moments(open_data(request.source, data).learned(), shape, balanced=request.balanced)
     return LiveFeatures(request, data, tuple(fitted.mean.tolist()), tuple(fitted.scale.tolist()))
 
 
@@ -360,15 +373,13 @@ def build_in_order(task: BlockTask, items: list[FeatureItem], source: Source, it
     yield from done
 
 
-def prepare(
-    layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest, place: Path | None = None
-) -> tuple[BlockTask, list[FeatureItem]]:
+def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest) -> tuple[BlockTask, list[FeatureItem]]:
     """Create the arrays of a store, or take up a half-built or damaged one, and return what is left to build.
 
-    The caller holds the lock. The standardisation is fitted here: one pass over the training inputs. `place`: see
-    `open_data.planned`. Of a table all is left: an earlier run that did not read it to its end may have met another.
+    The caller holds the lock. The standardisation is fitted here: one pass over the training inputs. Of a table all is
+    left: an earlier run that did not read it to its end may have met another.
     """
-    features = live(request, shape, place)
+    features = live(request, shape)
     source = open_data(request.source, features.data)
     if source.columns is not None:
         remove_folder(layout.markers)

@@ -1,42 +1,46 @@
-"""Data of the user, opened as a plan has seen them: zarr data by `storage`, all else by `features` alone.
+"""Data of the user, opened as a plan has seen them.
 
-What was found in tables and pictures, all but inputs, stands beside the feature stores: it is found by their path and
-by what was asked of them, and read again where a file has another size or other times.
+What was found in tables, pictures and .npy files, all but inputs, stands beside the feature stores: it is found by
+their path and by what was asked of them, and read again where a file has another size or other times.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from features.array_sources import ArrayDigests, digest_arrays, open_npz, outline_digests, used_arrays
+from features.array_sources import open_arrays
 from features.errors import CHANGED, DataError
-from features.input_files import content_stamp, is_picture_folder, is_table, pictures_below, stamp, table_files
-from features.open_source import changed, close_files, open_source, stamp_of, with_copies
+from features.input_files import (
+    content_stamp,
+    is_of_arrays,
+    is_picture_folder,
+    is_table,
+    npy_files,
+    pictures_below,
+    stamp,
+    table_files,
+)
+from features.open_source import changed, close_files, open_source, with_copies
 from features.source import Source, SourceSpec, Tick
 from pipeline.runtime import stopping
 from pipeline.runtime.console import StageLine
 from pipeline.runtime.run_folder import digest_sources
-from storage.arrays import Stored, StoredFile, StoredInMemory, commit, load
+from storage.arrays import commit, load
 from storage.errors import CorruptDataError, MissingDataError
 from storage.files import digest_of, make_folder, remove_file
-from storage.user_arrays import UserArray, open_user_arrays
-
-_opening = Lock()
 
 
 @dataclass
 class Reading:
-    """How tables and pictures are read, what that took so far, and notes of what was seen.
+    """How tables, pictures and .npy files are read, what that took so far, and notes of what was seen.
 
     tells : whether it tells its progress on standard error
     writes : whether what was found is kept
@@ -76,7 +80,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class TableRecords:
-    """What was found in tables and pictures, a file for each, in a folder; `reading` is of those not found there."""
+    """What was found in tables, pictures and .npy files, a file for each, in a folder.
+
+    `reading` is of those not found there.
+    """
 
     folder: Path
     writes: bool
@@ -129,100 +136,31 @@ def _known(file: Path, form: Any) -> Any:
 
 def _stamps(path: Path) -> list[list[Any]]:
     if not is_picture_folder(path):
-        return [[*stamp(file), content_stamp(file)] for file in table_files(path)]
+        return [[*stamp(file), content_stamp(file)] for file in npy_files(path) or table_files(path)]
     files = [path / name for name in pictures_below(path).names]  # the content is compared whenever it is decoded
     return [list(stamp(file)) for file in files if file.exists()]
 
 
-@dataclass(frozen=True)
-class ZarrDigests:
-    """The sha256 of each array by its name; of array k the checksums of its chunks as "k", its row keys as "rows k"."""
+def open_data(spec: SourceSpec, identity: str | None = None, reading: Reading | None = None) -> Source:
+    """Open any source; `identity`: the digest of that of the data that were planned. Raises DataError where it differs.
 
-    arrays: tuple[tuple[str, str], ...]
-    chunks: Stored
-    scale: float | None  # what is white in images, or None
-
-
-@dataclass(frozen=True)
-class PlannedData:
-    """The digest of the identity of planned data, and of zarr data the digests of what is in them."""
-
-    identity: str
-    zarr: ZarrDigests | None = None
-
-
-def planned(spec: SourceSpec, identity: Mapping[str, Any], place: Path | None = None) -> PlannedData:
-    """Return what tasks need to open the data that have an identity; checksums of chunks go into a file at `place`."""
-    zarr = _digests_of(spec) if _is_zarr(spec) else None
-    if zarr is not None and place is not None:
-        make_folder(place.parent)
-        commit(place, zarr.chunks.read())
-        zarr = replace(zarr, chunks=StoredFile(place))
-    return PlannedData(digest_of(identity), zarr)
-
-
-def open_data(spec: SourceSpec, data: PlannedData | None = None, reading: Reading | None = None) -> Source:
-    """Open any source; zarr data are opened by `storage` and handed to `features` as array-likes."""
-    if _is_zarr(spec):
-        digests = (data and data.zarr) or _digests_of(spec)
-        with _opening:  # threads that come together must not each keep chunks of their own
-            source = _open_zarr(spec, digests)
-    else:
-        of_pictures = is_picture_folder(Path(spec.dataset))
-        kept = spec.kept if of_pictures or is_table(Path(spec.dataset)) else None
-        if (of_pictures and data is None) or (kept is not None and not any(Path(kept).glob("*"))):
-            close_files()  # of pictures, each of which may have changed; of tables that were deleted
-        reading = reading or Reading()
-        source = open_source(spec, keeper=None if kept is None else TableRecords(Path(kept), reading.writes, reading))
-    if data is not None and digest_of(source.identity) != data.identity:
+    Each picture may have changed since it was opened, and what is kept of other data may have been deleted: such are
+    opened again.
+    """
+    path, kept = Path(spec.dataset), spec.kept
+    of_pictures = is_picture_folder(path)
+    if not (of_pictures or is_table(path) or npy_files(path)):
+        kept = None
+    if (of_pictures and identity is None) or (kept is not None and not any(Path(kept).glob("*"))):
+        close_files()
+    reading = reading or Reading()
+    source = open_source(spec, None if kept is None else TableRecords(Path(kept), reading.writes, reading))
+    if identity is not None and digest_of(source.identity) != identity:
         raise changed(spec)
     return source
 
 
 def open_outline(spec: SourceSpec) -> Source | None:
-    """Open zarr stores and npz files without reading their inputs, for a plan; return None for other data."""
+    """Open arrays in files without reading their inputs, for a plan; return None for other data."""
     path = Path(spec.dataset)
-    if not _is_zarr(spec):
-        is_npz = path.suffix == ".npz" and path.is_file()
-        return with_copies(open_npz(spec, path, outline=True), spec) if is_npz else None
-    arrays = _arrays_of(spec)
-    return open_source(spec, arrays, outline_digests(arrays, arrays.get("X") or arrays["train/X"]))
-
-
-def release_data() -> None:
-    """Close the zarr data that this process has open, and free the chunks that its threads keep."""
-    _open_zarr.cache_clear()
-
-
-def _digests_of(spec: SourceSpec) -> ZarrDigests:
-    """Return the digests of zarr data; one pass over their bytes, or their stamps where known."""
-    of_arrays = SourceSpec(spec.dataset, weights=spec.weights, groups=spec.groups)
-    return _read_digests(of_arrays, digest_of(repr(stamp_of(spec))))
-
-
-def _arrays_of(spec: SourceSpec) -> dict[str, UserArray]:
-    return open_user_arrays(Path(spec.dataset), partial(used_arrays, spec))
-
-
-def _is_zarr(spec: SourceSpec) -> bool:
-    return spec.dataset.rstrip("/").endswith(".zarr")
-
-
-@lru_cache(maxsize=2)
-def _open_zarr(spec: SourceSpec, digests: ZarrDigests) -> Source:
-    arrays, chunks = _arrays_of(spec), digests.chunks.read()
-    for number, (name, _) in enumerate(digests.arrays):
-        if name not in arrays:
-            raise changed(spec)
-        arrays[name].checksums = chunks[str(number)]
-    rows = {name: chunks[f"rows {k}"] for k, (name, _) in enumerate(digests.arrays) if f"rows {k}" in chunks}
-    return open_source(spec, arrays, ArrayDigests(dict(digests.arrays), rows, digests.scale))
-
-
-@lru_cache(maxsize=4)
-def _read_digests(spec: SourceSpec, stamp: str) -> ZarrDigests:
-    arrays = _arrays_of(spec)
-    sha256, rows, scale = digest_arrays(spec, arrays)
-    chunks = {str(number): arrays[name].checksums for number, name in enumerate(sha256)}
-    chunks |= {f"rows {k}": rows[name] for k, name in enumerate(sha256) if name in rows}
-    return ZarrDigests(tuple(sha256.items()), StoredInMemory({"chunks": chunks}, "chunks"), scale)
+    return with_copies(open_arrays(spec, path, outline=True), spec) if is_of_arrays(path) else None

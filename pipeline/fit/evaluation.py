@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from features.rows import Rows
 from pipeline.config.train_config import SolverConfig
 from pipeline.datasets.feature_rows import open_features
-from pipeline.datasets.open_data import open_data, planned
+from pipeline.datasets.open_data import open_data
 from pipeline.fit.choose_kernel import SCALES
 from pipeline.fit.move_centers import n_moving
 from pipeline.fit.row_blocks import Needs, RowBlock, RowTask, RunSize, block_pass, memory_of, row_grid
@@ -59,7 +59,7 @@ def evaluate_model(run: Run) -> dict[str, Any]:
 def _scored(run: Run, digest: str) -> dict[str, Any]:
     work, final, prefixes = run.work, run.work.store.stored(FINAL), run.work.store.stored(PREFIX_WEIGHTS)
     rows, n_centers = work.row_task, len(FinalWeights.of_arrays(final.read()).active)
-    source = open_data(run.request.source, planned(run.request.source, work.shape.description["source"]))
+    source = open_data(run.request.source, work.shape.data)
     opened = partial(_block_of_scores, rows, run.layout.model, final, prefixes, work.config.solver)
     task = block_pass(rows, row_grid("test", work.shape.n_test, n_centers), opened, BlockValues, (SCORES,))
     found = work.runner.add_up(task, f"{EVALUATE}-{digest}")
@@ -136,7 +136,7 @@ def assemble_model(
 
 def _model_of_run(run: Run) -> SparseKernelModel:
     request, work = run.request, run.work
-    source = open_data(request.source, planned(request.source, work.shape.description["source"]))
+    source = open_data(request.source, work.shape.data)
     assert work.final is not None
     return assemble_model(
         work,

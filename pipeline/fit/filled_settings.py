@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from features.input_files import is_csv, is_picture_folder, is_table, table_files
+from features.input_files import is_csv, is_of_arrays, is_picture_folder, is_table, table_files
 from features.source import NAMED, Source
 from pipeline.config.settings import get, with_value, with_values
 from pipeline.config.train_config import AUTO_KERNEL, NO_PENALTY, KernelConfig, TrainConfig, what_needs_held_out_rows
@@ -262,14 +262,13 @@ def refuse(faults: Iterator[str]) -> None:
 def without_effect(config: TrainConfig, explicit: frozenset[str]) -> Iterator[str]:
     """Yield the faults of settings that were asked for and have no effect on the data."""
     solver, path, usual = config.solver, Path(config.dataset), TrainConfig("")
-    kind = path.suffix
     if config.dataset not in NAMED and not path.exists():
         return
-    of_table, of_pictures = (config.dataset not in NAMED and holds(path) for holds in (is_table, is_picture_folder))
+    kinds = (is_table, is_picture_folder, is_of_arrays)
+    of_table, of_pictures, of_arrays = (config.dataset not in NAMED and holds(path) for holds in kinds)
     files = [*table_files(path), *table_files(Path(config.data.test or path))] if of_table else []
     unused = {
-        "data.target": not of_table and kind != ".npz",
-        **dict.fromkeys(("data.weights", "data.groups"), not of_table and kind not in (".npz", ".zarr")),
+        **{f"data.{key}": not (of_table or of_arrays) for key in ("target", "weights", "groups")},
         "data.test": not (of_table or of_pictures),
         **dict.fromkeys(("features.size", "data.skip_bad"), not of_pictures),
         **{f"data.{key}": not of_table for key in ("columns", "drop", "categorical", "categories", "missing")},

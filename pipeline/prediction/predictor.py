@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from features.array_sources import PART_KEYS, SPLIT_KEYS, Keys, is_frame, label_array, npz_archive, numeric, read_array
+from features.array_files import array_names, read_arrays
+from features.array_sources import PART_KEYS, Keys, is_frame, label_array, numeric
 from features.descriptors import feature_length
 from features.errors import DataError, UsageError
 from features.images import IDX_FILES, idx_files, input_shape, read_idx
 from features.input_files import (
     PICTURE_SUFFIXES,
     class_of,
+    is_of_arrays,
     is_picture,
     is_picture_folder,
     is_table,
+    is_zarr,
     part_folders,
     pictures_below,
 )
@@ -44,7 +47,6 @@ from pipeline.prediction.trained_model import CANCELLED, FAR_VALUE, Explained, S
 from pipeline.runtime import run_folder, stopping
 from storage.errors import UnavailableStoreError
 from storage.folder_layouts import MODEL_NAME, RunLayout
-from storage.user_arrays import open_user_arrays
 from storage.zarr_arrays import row_blocks
 
 BLOCK_BYTES = 64 * 2**20
@@ -217,23 +219,18 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     if of_pictures:
         skip_bad = configuration.parse_value("data.skip_bad", asked.settings.get("data.skip_bad", False), "--set")
         return _open_pictures(path, asked, model, skip_bad=skip_bad)
-    is_folder, is_file = path.is_dir() and not is_table(path), path.suffix == ".npz" or is_table(path)
-    if is_folder and path.suffix == ".zarr":
-        arrays = open_user_arrays(path, lambda names: {"", *_wanted(names, asked, SPLIT_KEYS)})
-        return _open_arrays(path, asked, {"X": arrays[""]} if "" in arrays else arrays, SPLIT_KEYS)
-    if is_folder and not is_file:
-        files = idx_files(path, _wanted((), asked, tuple(IDX_FILES)))
-        read = {name: read_idx(file, IDX_FILES[name]) for name, file in files.items()}
-        return _open_arrays(path, asked, read, tuple(IDX_FILES))
-    if not path.exists() or is_folder or not is_file:
+    if is_of_arrays(path):
+        names = array_names(path)
+        wanted = [name for name in _wanted(names, asked, PART_KEYS) if name in names]
+        return _open_arrays(path, asked, read_arrays(path, wanted), PART_KEYS)
+    if path.exists() and is_table(path):
+        _refuse_part(path, asked)
+        return _open_table(path, asked, model)
+    if not path.is_dir() or is_zarr(path):
         raise unknown_data(asked.data or str(path))
-    if path.suffix == ".npz":
-        with npz_archive(path) as archive:
-            wanted = [name for name in _wanted(archive.files, asked, PART_KEYS) if name in archive.files]
-            read = {name: read_array(archive, name) for name in wanted}
-        return _open_arrays(path, asked, read, PART_KEYS)
-    _refuse_part(path, asked)
-    return _open_table(path, asked, model)
+    files = idx_files(path, _wanted((), asked, tuple(IDX_FILES)))
+    read = {name: read_idx(file, IDX_FILES[name]) for name, file in files.items()}
+    return _open_arrays(path, asked, read, tuple(IDX_FILES))
 
 
 def _refuse_part(path: Path, asked: ExampleRequest) -> None:

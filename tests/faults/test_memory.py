@@ -18,7 +18,7 @@ from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.train import main
 from runs import ROOT, python, report_of
-from sources import write_zarr
+from sources import write_npy
 
 HUNGRY = """\
 import os
@@ -64,17 +64,18 @@ def test_a_worker_over_its_memory_ends_the_run_with_advice(tmp_path, tables, fea
     assert main([*map(str, line[:3]), *map(str, line[7:]), "--scheduler", "serial", "--resume", "auto", "-q"]) == 0
 
 
-def one_chunk(path: Path) -> None:
+def write_long(path: Path) -> None:
+    """A table of 230 MiB."""
     X = np.random.default_rng(0).normal(size=(120_000, 250))
-    write_zarr(path, X=X, y=np.sin(X[:, 0]))
+    write_npy(path, X=X, y=np.sin(X[:, 0]))
 
 
 def write_images(path: Path, n_train: int, n_test: int) -> None:
-    """Write deformed copies of scikit-learn's digits, which are then read by chunks."""
+    """Write deformed copies of scikit-learn's digits, which are then read by rows."""
     source, arrays = open_source(SourceSpec("digits", copies=7)), dict[str, np.ndarray]()
     for part, n in (("train", n_train), ("test", n_test)):
-        arrays[f"{part}/X"], arrays[f"{part}/y"] = source.parts[part].X[:n], source.parts[part].y[:n]
-    write_zarr(path, 1000, **arrays)
+        arrays[f"X_{part}"], arrays[f"y_{part}"] = source.parts[part].X[:n], source.parts[part].y[:n]
+    write_npy(path, **arrays)
 
 
 def write_wide(path: Path) -> None:
@@ -85,28 +86,28 @@ def write_wide(path: Path) -> None:
 
 
 WRITTEN: dict[str, Callable[[Path], object]] = {
-    "images.zarr": lambda path: write_images(path, 9000, 300),
-    "fewer.zarr": lambda path: write_images(path, 3000, 100),
-    "one.zarr": one_chunk,
+    "images": lambda path: write_images(path, 9000, 300),
+    "fewer": lambda path: write_images(path, 3000, 100),
+    "long": write_long,
     "wide.csv": write_wide,
 }
 # What is trained, the limit of its memory in MiB, and variables.
 FORECASTS: dict[str, tuple[list[str], int | None, dict[str, str]]] = {
     "digits": (["digits", "--copies", "10", "--features-dir", "none"], None, {}),
     "abalone": (["abalone"], None, {}),
-    "ordinary": (["images.zarr", "--centers", "1500", "--scheduler", "threads"], 900, {}),
-    "greedy": (["images.zarr", "--centers", "3000", "--select", "greedy:500"], None, {}),
-    "processes": (["images.zarr", "--centers", "600", "--scheduler", "processes"], 1600, {}),
-    "in rounds": (["images.zarr", "--centers", "all", "--penalty", "30"], 420, {}),
-    "few rows in rounds": (["fewer.zarr", "--features", "raw", "--centers", "all", "--penalty", "30"], 440, {}),
+    "ordinary": (["images", "--centers", "1500", "--scheduler", "threads"], 900, {}),
+    "greedy": (["images", "--centers", "3000", "--select", "greedy:500"], None, {}),
+    "processes": (["images", "--centers", "600", "--scheduler", "processes"], 1600, {}),
+    "in rounds": (["images", "--centers", "all", "--penalty", "30"], 420, {}),
+    "few rows in rounds": (["fewer", "--features", "raw", "--centers", "all", "--penalty", "30"], 440, {}),
     "nothing is compiled yet": (["abalone"], None, {"NUMBA_CACHE_DIR": "fresh"}),
-    "learned scales": (["images.zarr", "--centers", "300", "--scale", "learned"], None, {}),
+    "learned scales": (["images", "--centers", "300", "--scale", "learned"], None, {}),
     "tried widths": (["abalone", "--centers", "2000", "--sigma2", "auto"], None, {}),
     "least squares": (["abalone", "--centers", "3000", "--sigma2", "8", "--penalty", "none"], None, {}),
-    "one chunk": (["one.zarr", "--centers", "100"], None, {}),
+    "long": (["long", "--centers", "100"], None, {}),
     "wide": (["wide.csv"], 700, {}),
 }
-CI = ("digits", "few rows in rounds", "one chunk")
+CI = ("digits", "few rows in rounds", "long")
 
 
 @pytest.mark.alone
@@ -122,7 +123,7 @@ def test_the_forecast_is_true_within_a_third_and_the_limit_is_kept(tmp_path, cas
         WRITTEN[arguments[0]](tmp_path / arguments[0])
         arguments = [str(tmp_path / arguments[0]), *arguments[1:]]
     line = [*arguments, "--workers", "2", "--features-dir", str(tmp_path / "f")]
-    if case != "one chunk" and not variables:  # compiled before
+    if case != "long" and not variables:  # compiled before
         assert trained(*line, "--run-dir", tmp_path / "first").returncode in (0, 3)
     line += [] if limit_mib is None else ["--memory-limit", f"{limit_mib}MiB"]
     environment = os.environ | {name: str(tmp_path / value) for name, value in variables.items()}

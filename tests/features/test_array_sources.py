@@ -1,4 +1,4 @@
-"""npz files and opened arrays: what is read, what is refused, and where the message points.
+"""Arrays of npz files and of memory: what is read, what is refused, and where the message points.
 
 A disk that fails while data of any kind are read is told as such, with the file, and never as damage.
 """
@@ -22,17 +22,18 @@ from skimage.util import img_as_ubyte
 from sklearn.utils.class_weight import compute_class_weight
 
 from features import input_files
+from features.array_sources import source_of_arrays
 from features.errors import DataError, UnavailableError
 from features.open_source import open_source
 from features.row_draws import draw_held_out, held_out_limit
 from features.source import SourceSpec
 from features.targets import balanced_factors
-from sources import everything
+from sources import everything, write_npy
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
 Y = np.resize([0, 1, 2], 40)
-ZARR = SourceSpec("a.zarr")
+ARRAYS = SourceSpec("a.npz")
 
 
 def npz(tmp_path, **arrays):
@@ -44,8 +45,8 @@ def npz(tmp_path, **arrays):
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.floats(0.05, 0.9), st.integers(0, 5), st.booleans())
 def test_a_split_is_a_seeded_partition_with_the_share_of_each_class(labels, fraction, seed, classified):
     y = np.array([0, 0, 1, *labels])
-    spec = SourceSpec("x.zarr", test_fraction=fraction, seed=seed, task="multiclass" if classified else "regression")
-    source, again = (open_source(spec, {"X": np.arange(len(y))[:, None], "y": y}) for _ in range(2))
+    spec = SourceSpec("x.npz", test_fraction=fraction, seed=seed, task="multiclass" if classified else "regression")
+    source, again = (source_of_arrays(spec, {"X": np.arange(len(y))[:, None], "y": y}) for _ in range(2))
     found, of_class = everything(source)[0], y if classified else np.zeros_like(y)
     assert np.array_equal(np.sort(found[:, 0]), np.arange(len(y)))
     assert np.array_equal(found, everything(again)[0])
@@ -61,38 +62,41 @@ def test_a_split_has_no_row_in_both_parts(n_rows, n_copies, task, seed):
     """Their labels are coins, which a model could only remember."""
     draw = np.random.default_rng(seed)
     X, y = np.eye(n_rows)[draw.permutation(n_rows * n_copies) // n_copies], draw.permutation(n_rows * n_copies) % 2
-    source = open_source(SourceSpec("x.zarr", seed=seed, task=task), {"X": X, "y": y})
+    source = source_of_arrays(SourceSpec("x.npz", seed=seed, task=task), {"X": X, "y": y})
     train, test = (X[source.parts[part].numbers].argmax(axis=1) for part in ("train", "test"))
     assert not np.intersect1d(train, test).size
     assert abs(len(test) - len(X) / 4) <= 1 + n_copies
-    alike = open_source(SourceSpec("x.zarr", task=task), {"X": np.ones((20, 2)), "y": y[:20]})
+    alike = source_of_arrays(SourceSpec("x.npz", task=task), {"X": np.ones((20, 2)), "y": y[:20]})
     assert alike.notes[-1].startswith("5 of 5 test rows equal a training row")
     X = np.append(np.zeros(400), draw.normal(size=600))[draw.permutation(1000), None]
-    assert open_source(SourceSpec("x.zarr", seed=seed), {"X": X, "y": np.arange(1000) % 2}).n_test == 250
+    assert source_of_arrays(SourceSpec("x.npz", seed=seed), {"X": X, "y": np.arange(1000) % 2}).n_test == 250
 
 
 @pytest.mark.parametrize("n_values", [2, 3, 6, 30])
 def test_rows_of_a_few_categories_are_tested_and_held_out_one_by_one(n_values):
     """Else categories would be seen by the test part alone."""
     rows = np.resize(np.arange(n_values), 600)
-    source = open_source(SourceSpec("x.zarr"), {"X": rows[:, None], "y": np.random.default_rng(0).integers(0, 2, 600)})
+    source = source_of_arrays(
+        SourceSpec("x.npz"), {"X": rows[:, None], "y": np.random.default_rng(0).integers(0, 2, 600)}
+    )
     held_out = draw_held_out(0, held_out_limit(0, 0.1, [source.train.groups]), source.train.groups)
     assert (source.n_test, len(np.unique(rows[source.train.numbers[~held_out]]))) == (150, n_values)
     assert abs(held_out.sum() - 45) < 20
 
 
-def test_parts_of_their_own_in_npz_and_in_arrays(tmp_path):
-    parts = {"train/X": X, "train/y": Y, "test/X": X[:7], "test/y": Y[:7]}
-    of_npz = open_source(npz(tmp_path, X_train=X, y_train=Y, X_test=X[:7], y_test=Y[:7]))
-    for source in (of_npz, open_source(ZARR, parts)):
+def test_parts_of_their_own_in_npz_and_in_a_folder(tmp_path):
+    parts = {"X_train": X, "y_train": Y, "X_test": X[:7], "y_test": Y[:7]}
+    write_npy(tmp_path / "folder", **parts)
+    of_npz = open_source(npz(tmp_path, **parts))
+    for source in (of_npz, open_source(SourceSpec(str(tmp_path / "folder")))):
         assert (source.n_train, source.n_test) == (40, 7)
         assert np.array_equal(source.train.X[3:9], X[3:9])
         assert np.array_equal(source.test.y[:7], Y[:7])
         assert source.notes[-1].startswith("7 of 7 test rows equal a training row")
     assert (of_npz.name, of_npz.task, of_npz.classes, of_npz.standardise) == ("table", "multiclass", (0, 1, 2), True)
     assert str(tmp_path) not in json.dumps(of_npz.identity)
-    with pytest.raises(DataError, match="found test/X"):
-        open_source(ZARR, {"test/X": X})
+    with pytest.raises(DataError, match="found X_test"):
+        source_of_arrays(ARRAYS, {"X_test": X})
 
 
 def test_images_are_not_standardised_and_standardise_target_and_task_may_be_given(tmp_path):
@@ -100,9 +104,9 @@ def test_images_are_not_standardised_and_standardise_target_and_task_may_be_give
     spec = replace(npz(tmp_path, X=images, rings=Y), target="rings")
     source, other = open_source(spec), open_source(replace(spec, task="regression", standardise=True))
     for one_channel in (images[:, None], images[..., None]):
-        found = open_source(ZARR, {"X": one_channel, "y": Y})
+        found = source_of_arrays(ARRAYS, {"X": one_channel, "y": Y})
         assert (found.input_shape, found.standardise) == ((8, 9), False)
-        np.testing.assert_array_equal(found.test.X[:7], open_source(ZARR, {"X": images, "y": Y}).test.X[:7])
+        np.testing.assert_array_equal(found.test.X[:7], source_of_arrays(ARRAYS, {"X": images, "y": Y}).test.X[:7])
     assert (source.task, source.standardise, other.standardise, other.classes) == ("multiclass", False, True, ())
     assert (source.train.X[:4].dtype, other.train.y[:4].dtype) == (np.uint8, np.float64)
 
@@ -120,7 +124,7 @@ def test_images_are_not_standardised_and_standardise_target_and_task_may_be_give
         ({"X": np.ones((40, 1, 9, 8, 1)), "y": Y}, r"or \(n, H, W, 3\): X\.reshape"),
         ({"X": X, "y": np.ones(40)}, "one class"),
         ({"X": X.astype(complex), "y": Y}, "complex"),
-        ({"X": np.float64(3.0), "y": Y}, "has shape"),
+        ({"X": np.float64(3.0), "y": Y}, "its shape is"),
         ({"X": X, "y": np.array([None] * 40)}, "y holds Python objects; save numbers, or words by"),
         ({"X_train": X, "y_train": Y, "X_test": X[:, :2], "y_test": Y}, "train inputs have shape"),
         ({"X_train": X, "y_train": Y, "X_test": X, "y_test": Y + 1}, "y of test: row 2 has label 3"),
@@ -143,16 +147,16 @@ def test_npz_refuses(tmp_path, arrays, message):
 def test_bad_value_is_named_with_its_row(row, column, value):
     damaged = X.copy()
     damaged[row, column] = value
-    source = open_source(ZARR, {"X": damaged, "y": Y})
+    source = source_of_arrays(ARRAYS, {"X": damaged, "y": Y})
     with pytest.raises(DataError, match=f"X: row {row}, column {column} is {value}"):
         everything(source)
     with pytest.raises(DataError, match=f"y: row {row} is {value}"):
-        open_source(ZARR, {"X": X, "y": np.where(np.arange(40) == row, value, 0.5 * Y)})
+        source_of_arrays(ARRAYS, {"X": X, "y": np.where(np.arange(40) == row, value, 0.5 * Y)})
 
 
 def test_types_of_inputs_and_labels(tmp_path):
     for dtype, expected in ((np.float32, np.float32), (np.int16, np.float64), (bool, np.float64), (">f8", np.float64)):
-        found = open_source(ZARR, {"X": (X * 9).astype(dtype), "y": Y}).train.X[:3]
+        found = source_of_arrays(ARRAYS, {"X": (X * 9).astype(dtype), "y": Y}).train.X[:3]
         assert found.dtype == expected
     doubles = open_source(npz(tmp_path, X=X.astype(np.longdouble), y=np.resize([0.25, 0.5], 40).astype(np.longdouble)))
     assert json.dumps(doubles.classes) == "[0.25, 0.5]"
@@ -164,18 +168,18 @@ def test_types_of_inputs_and_labels(tmp_path):
 def test_many_labels_of_images_are_classes():
     labels = np.resize(np.arange(47), 200)
     images, rows = np.zeros((200, 5, 5), np.uint8), np.zeros((200, 5))
-    assert open_source(ZARR, {"X": images, "y": labels}).task == "multiclass"
-    assert open_source(ZARR, {"X": rows, "y": labels}).task == "regression"
+    assert source_of_arrays(ARRAYS, {"X": images, "y": labels}).task == "multiclass"
+    assert source_of_arrays(ARRAYS, {"X": rows, "y": labels}).task == "regression"
     numbered = np.resize(np.arange(102), 612)
     images = np.resize(images, (612, 5, 5))
-    assert open_source(ZARR, {"X": images, "y": numbered}).task == "multiclass"
-    with_gap = open_source(ZARR, {"X": images, "y": numbered + (numbered > 50)})
+    assert source_of_arrays(ARRAYS, {"X": images, "y": numbered}).task == "multiclass"
+    with_gap = source_of_arrays(ARRAYS, {"X": images, "y": numbered + (numbered > 50)})
     assert with_gap.task == "regression"
     assert "taken for quantities (a regression); where they are classes, `data.task=multiclass`" in with_gap.notes[0]
     rare = {"X": X, "y": np.where(np.arange(40) == 7, 1, 0)}
-    assert open_source(ZARR, rare).notes[-1] == "labels with fewer than two training rows: 1 (1)"
+    assert source_of_arrays(ARRAYS, rare).notes[-1] == "labels with fewer than two training rows: 1 (1)"
     with pytest.raises(DataError, match="training rows all have label 0"):
-        open_source(replace(ZARR, n_train=1), rare)
+        source_of_arrays(replace(ARRAYS, n_train=1), rare)
 
 
 BYTES = np.random.default_rng(7).integers(0, 256, (40, 9, 8)).astype(np.uint8)
@@ -198,7 +202,7 @@ def test_images_of_each_form_are_the_same_bytes_in_any_dtype(values, dtypes, whi
     of_form = {"bool": [bool], "whole numbers": [np.uint16, np.int64, np.uint32], "floats": [np.float32, np.float64]}
     keys = set()
     for dtype in (one for name in dtypes.split(", ") for one in of_form[name]):
-        source = open_source(ZARR, {"X": given.astype(dtype), "y": Y})
+        source = source_of_arrays(ARRAYS, {"X": given.astype(dtype), "y": Y})
         images = np.concatenate([source.train.X[:30], source.test.X[:10]])
         rows = np.concatenate([source.train.numbers, source.test.numbers])
         np.testing.assert_array_equal(images, truth[rows])
@@ -220,12 +224,12 @@ def test_images_of_each_form_are_the_same_bytes_in_any_dtype(values, dtypes, whi
 )
 def test_images_on_no_known_scale_are_refused(images, message):
     with pytest.raises(DataError, match=message):
-        open_source(ZARR, {"X": images, "y": Y})
+        source_of_arrays(ARRAYS, {"X": images, "y": Y})
 
 
 def test_fingerprint_follows_content(tmp_path):
     def identity(inputs, **options):
-        return json.dumps(open_source(SourceSpec("a.zarr", **options), {"X": inputs, "y": Y}).identity)
+        return json.dumps(source_of_arrays(SourceSpec("a.npz", **options), {"X": inputs, "y": Y}).identity)
 
     changed = X.copy()
     changed[39, 2] += 1e-9
@@ -242,11 +246,11 @@ def test_weights_leave_rows_out_and_go_with_the_others():
     draw = np.random.default_rng(0)
     X, y, w = draw.random((60, 2)), draw.integers(0, 3, 60), draw.integers(0, 3, 60).astype(np.float32)
     counted = np.flatnonzero(w)
-    spec = SourceSpec("x.zarr", weights="w", seed=4)
-    split = open_source(spec, {"X": X, "y": y, "w": w})
-    cut = open_source(spec, {"X": X[counted], "y": y[counted], "w": w[counted, None]})
-    parts = {"train/X": X, "train/y": y, "train/w": w, "test/X": X, "test/y": y}
-    of_parts = open_source(replace(spec, n_train=20), parts)
+    spec = SourceSpec("x.npz", weights="w", seed=4)
+    split = source_of_arrays(spec, {"X": X, "y": y, "w": w})
+    cut = source_of_arrays(spec, {"X": X[counted], "y": y[counted], "w": w[counted, None]})
+    parts = {"X_train": X, "y_train": y, "w_train": w, "X_test": X, "y_test": y}
+    of_parts = source_of_arrays(replace(spec, n_train=20), parts)
     assert split.n_train + split.n_test == len(counted)
     assert of_parts.test.weights is None
     assert (of_parts.n_train, of_parts.n_test) == (20, 60)
@@ -259,7 +263,7 @@ def test_weights_leave_rows_out_and_go_with_the_others():
                 np.testing.assert_array_equal(source.parts[part].weights, w[places])
                 assert source.parts[part].weights.min() > 0
         np.testing.assert_array_equal(split.parts[part].X[:5], cut.parts[part].X[:5])
-    assert split.identity != open_source(spec, {"X": X, "y": y, "w": w + 1}).identity
+    assert split.identity != source_of_arrays(spec, {"X": X, "y": y, "w": w + 1}).identity
     assert any("weights of the rows: w, " in note for note in split.notes)
 
 
@@ -271,17 +275,19 @@ def test_balanced_factors_are_those_of_scikit_learn(weights, n_classes):
     np.testing.assert_allclose(balanced_factors(np.r_[0.0, np.bincount(y, weights)]), [0.0, *expected])  # one is empty
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.parquet", "a.npz"])
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.parquet", "a.npz", "a/X.npy"])
 def test_no_reader_takes_it_for_damage(tmp_path, name, monkeypatch):
     class Failing(input_files._File):
         def readinto(self, buffer: Any) -> int:
-            if self.tell() >= 8192:
+            if max(self.tell(), memoryview(buffer).nbytes - 1) >= 8192:
                 raise self._failure(OSError(errno.EIO, os.strerror(errno.EIO)))
             return super().readinto(buffer)
 
     path, values = tmp_path / name, np.random.default_rng(0).normal(size=9000)
     if name == "a.npz":
         np.savez(path, X=values[:, None], y=values > 0)
+    elif name == "a/X.npy":
+        write_npy(path.parent, X=values.reshape(900, 10), y=values[:900] > 0)
     elif name == "a.parquet":
         pyarrow.parquet.write_table(pyarrow.table({"x": values, "target": values}), path)
     else:
@@ -289,5 +295,5 @@ def test_no_reader_takes_it_for_damage(tmp_path, name, monkeypatch):
         path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
     monkeypatch.setattr(input_files, "_File", Failing)
     with pytest.raises(UnavailableError, match=f"{path}: cannot be read") as caught:
-        open_source(SourceSpec(str(path)))
+        open_source(SourceSpec(str(tmp_path / Path(name).parts[0])))
     assert caught.value.exit_code == 69

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from commands import code_of, flip
-from pipeline.datasets import feature_rows, open_data
+from pipeline.datasets import feature_rows
 from pipeline.train import main as train
 from runs import keeping_statistics, model_bytes, train_beside
 
@@ -60,7 +60,6 @@ def kinds(folder: Path) -> dict[str, Path]:
 def release() -> None:
     """Forget what is kept open between two commands."""
     feature_rows._opened.cache_clear()
-    open_data.release_data()
 
 
 def remove(path: Path) -> None:

@@ -12,7 +12,7 @@ from pipeline.prediction import predictor as prediction
 from pipeline.prediction import ranking
 from pipeline.prediction.trained_model import load_model
 from runs import TrainedRuns, report_of, train_beside
-from sources import write_zarr
+from sources import write_npy
 
 N = len(X)
 
@@ -68,8 +68,8 @@ def test_the_own_data_by_name_are_split_as_the_run_split_them(digits, rings, rin
 def test_labels_written_in_another_way_are_the_same(rings, tmp_path, capsys):
     """Numbers as text or as floats, and data in which a class is missing."""
     y = TARGETS["binary"]
-    write_zarr(tmp_path / "int.zarr", 64, X=X, y=y)
-    expected = evaluated(capsys, rings["binary"], tmp_path / "int.zarr")["confusion"]
+    write_npy(tmp_path / "int", X=X, y=y)
+    expected = evaluated(capsys, rings["binary"], tmp_path / "int")["confusion"]
     for kind in (str, float, bool):
         np.savez(tmp_path / "other.npz", X=X, y=y.astype(kind)[:, None])
         assert evaluated(capsys, rings["binary"], tmp_path / "other.npz")["confusion"] == expected

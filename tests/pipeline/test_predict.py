@@ -11,7 +11,6 @@ import numpy as np
 import pandas
 import pyarrow.parquet
 import pytest
-import zarr
 
 from commands import TARGETS, WORDS, X, the_error
 from features.open_source import open_source
@@ -22,7 +21,7 @@ from pipeline.prediction import predictor as prediction
 from pipeline.prediction.scores import probabilities
 from pipeline.prediction.trained_model import load_model
 from runs import ROOT, largest_bytes
-from sources import idx_bytes, write_zarr
+from sources import idx_bytes, write_npy
 from storage import files as disk
 from storage import output_files as outputs
 from storage.output_files import SUFFIXES, writing
@@ -42,7 +41,7 @@ def loaded(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("task", TARGETS)
 def test_tables_of_every_task_and_form(rings, task, tmp_path, monkeypatch):
-    """The same rows from npz, zarr and csv give the same predictions to the last bit, in every kind of file.
+    """The same rows from npz, npy and csv give the same predictions to the last bit, in every kind of file.
 
     The target of a csv is left out wherever it stands. Columns have the names and the types of their values.
     """
@@ -53,15 +52,15 @@ def test_tables_of_every_task_and_form(rings, task, tmp_path, monkeypatch):
     assert model.standardisation is not None
     expected = model.decision_function(model.features_of(X))
     np.savez(tmp_path / "data.npz", X=X)
-    write_zarr(tmp_path / "group.zarr", 64, X=X)
-    zarr.create_array(tmp_path / "bare.zarr", data=X, chunks=(7, 2))
+    write_npy(tmp_path / "folder", X=X)
+    np.save(tmp_path / "bare.npy", X)
     frame = pandas.DataFrame({"a": X[:, 0], "kind": "text", "b": X[:, 1], "y": ""})
     for name, columns in {"bare": ["a", "b"], "target": ["a", "b", "y"], "amid": ["a", "kind", "b"]}.items():
         frame[columns].to_csv(tmp_path / f"{name}.csv", index=False)
     frame[["a", "b"]].to_csv(tmp_path / "headless.csv", index=False, header=False)
     assert prediction.block_rows_for(model) < len(X) / 2
     first: list[np.ndarray] = []
-    for data in ("data.npz", "group.zarr", "bare.zarr", "bare.csv", "headless.csv", "target.csv", "amid.csv"):
+    for data in ("data.npz", "folder", "bare.npy", "bare.csv", "headless.csv", "target.csv", "amid.csv"):
         target = ("--target", "kind") if data == "amid.csv" else ()
         for suffix in SUFFIXES:
             out = tmp_path / f"{data}-out{suffix}"
@@ -126,7 +125,7 @@ def test_memory_does_not_grow_with_the_rows(rings, tmp_path, monkeypatch, suffix
     monkeypatch.setattr(outputs, "chunk_rows_for", lambda row_bytes, n_rows: 2_000)
     peaks = []
     for turn, n in enumerate((2_000, 32_000, 2_000, 32_000)):  # The first two bring what stays.
-        write_zarr(data := tmp_path / f"{turn}.zarr", 500, X=np.resize(X, (n, 2)))
+        np.save(data := tmp_path / f"{turn}.npy", np.resize(X, (n, 2)))
         with largest_bytes() as peak:
             assert predict(rings["words"], data, tmp_path / f"out{suffix}", "-q", "--force") == 0
         peaks += peak

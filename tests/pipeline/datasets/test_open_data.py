@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-import zarr
 from PIL import Image
 
 from commands import flip
@@ -25,7 +24,7 @@ from pipeline.datasets import open_data as opening
 from pipeline.datasets.open_data import Reading, TableRecords, open_data
 from pipeline.runtime import stopping
 from runs import files_of, model_bytes, report_of, train
-from sources import everything, same, write_idx_folder, write_zarr
+from sources import everything, same, write_idx_folder, write_npy
 
 SIZES = ["" if k % 5 == 0 else k * 7 % 90 / 3 for k in range(90)]
 WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{size},{'np'[k % 2]}\n" for k, size in enumerate(SIZES))
@@ -230,8 +229,8 @@ def write_data(folder: Path, kind: str, X: np.ndarray) -> Path:
     frame = pandas.DataFrame(X, columns=list("abcd")).assign(y=y)
     if kind == "npz":
         np.savez(path, X=X, y=y)
-    elif kind == "zarr":
-        write_zarr(path, 64, compressors=None, X=X, y=y)
+    elif kind == "npy":
+        write_npy(path, X=X, y=y)
     elif kind == "idx":
         images = (40 * X + 128).clip(0, 255).reshape(N, 2, 2), np.arange(N) % 3
         write_idx_folder(path := folder / "idx", compressed=False, train=images, t10k=images)
@@ -258,13 +257,6 @@ def put(data: Path, place: Path) -> None:
         os.utime(old, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def forget() -> None:
-    """Forget what was opened, as another process does."""
-    open_source.close_files()
-    opening._open_zarr.cache_clear()
-    opening._read_digests.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("scheduler", "times"),
     [
@@ -277,7 +269,7 @@ def forget() -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        *("npz", "zarr", "csv in order"),
+        *("npz", "npy", "csv in order"),
         *(pytest.param(k, marks=pytest.mark.ci) for k in ("idx", "pictures", "csv", "parts", "parts in order")),
     ],
 )
@@ -307,7 +299,7 @@ def test_rows_of_other_data_are_in_no_store_and_no_model(tmp_path, monkeypatch, 
         put(tmp_path / "as it was", tmp_path / "data")
         return evaluate(run)
 
-    forget()
+    open_source.close_files()
     with monkeypatch.context() as during:
         during.setattr(plan, "prepare", prepare_and_change)
         during.setattr(session, "evaluate_model", restore_and_evaluate)
@@ -317,13 +309,13 @@ def test_rows_of_other_data_are_in_no_store_and_no_model(tmp_path, monkeypatch, 
     assert (CHANGED in capsys.readouterr().err) == (code == 65)
     assert code == 65 or model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
     put(tmp_path / "as it was", tmp_path / "data")
-    forget()
+    open_source.close_files()
     train(tmp_path / "again", tmp_path / "g", *line, dataset=path)
     assert model_bytes(tmp_path / "again") == model_bytes(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
-    "kind", ["npz", *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("zarr", "idx", "pictures", "csv", "parts"))]
+    "kind", ["npz", *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("npy", "idx", "pictures", "csv", "parts"))]
 )
 def test_a_run_is_resumed_with_its_own_data_alone_also_when_it_is_finished(tmp_path, capsys, kind):
     X = np.random.default_rng(0).normal(size=(N, 4))
@@ -335,15 +327,8 @@ def test_a_run_is_resumed_with_its_own_data_alone_also_when_it_is_finished(tmp_p
     assert re.match(r"finished on 20\d\d-\d\d-\d\d \d\d:\d\d UTC\n\n", capsys.readouterr().out)
     X[-1] += 1
     put(write_data(tmp_path / "other", kind, X), path)
-    forget()
+    open_source.close_files()
     for told in ("finished before, on other data", "started before, on other data"):
         train(run, tmp_path / "f", *line, dataset=path, code=78)
         assert told in capsys.readouterr().err
         (run / "report.json").unlink(missing_ok=True)
-
-
-def test_arrays_of_a_store_that_are_not_used_are_not_looked_at(tmp_path):
-    X = np.arange(60.0).reshape(30, 2) % 7
-    write_zarr(tmp_path / "data.zarr", 64, X=X, y=X[:, 0], time=X[:, 1])
-    zarr.open_array(tmp_path / "data.zarr" / "time").update_attributes({"units": "days since 1970-01-01"})
-    assert open_data(SourceSpec(str(tmp_path / "data.zarr"))).input_shape == (2,)

@@ -17,7 +17,7 @@ from pipeline.evaluate import main as evaluate
 from pipeline.prediction.trained_model import load_model
 from pipeline.reporting.run_facts import table
 from runs import keeping_statistics, model_bytes, train
-from sources import write_zarr
+from sources import write_npy
 from storage.arrays import load
 from storage.folder_layouts import RunLayout
 
@@ -130,8 +130,8 @@ def test_no_group_is_split(tmp_path):
     groups = rng.integers(0, 40, 500) ** 2 // 40
     X = rng.normal(size=(40, 3))[groups] + 0.3 * rng.normal(size=(500, 3))
     y = (X[:, 0] + 0.2 * rng.normal(size=500) > 0).astype(int)
-    data = tmp_path / "grouped.zarr"
-    write_zarr(data, X=X, y=y, g=groups)
+    data = tmp_path / "grouped"
+    write_npy(data, X=X, y=y, g=groups)
     with keeping_statistics():
         asked = ("--centers", "30", "--penalty", "auto", *SERIAL, "--set", "data.groups=g")
         report = train(tmp_path / "run", tmp_path / "features", *asked, dataset=data)

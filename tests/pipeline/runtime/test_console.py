@@ -8,7 +8,6 @@ import fcntl
 import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,9 +15,7 @@ import termios
 from pathlib import Path
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
-import zarr
 
 import runs
 from features.errors import DataError
@@ -68,20 +65,6 @@ def test_a_run_goes_on_when_nobody_reads_and_stops_with_its_terminal(tables, tmp
     told = [json.loads(line) for line in log.read_text().splitlines()]
     assert (run / "report.json").exists() == (code == 0)
     assert [line.get("error") for line in told if line["event"] == "error"] == ["StoppedError"] * (code == 75)
-
-
-@pytest.mark.ci
-def test_nothing_is_told_beside_an_error(tmp_path):
-    """Of some hundred chunks that zarr reads at once, many are unread when the first error ends the command."""
-    group = zarr.open_group(str(tmp_path / "d.zarr"), mode="w")
-    for name, chunks in (("X", (500, 5)), ("y", (60_000,))):
-        shape = (60_000, 20)[: len(chunks)]
-        group.create_array(name, data=np.random.default_rng(0).normal(size=shape), chunks=chunks)
-    for chunk in (tmp_path / "d.zarr" / "X" / "c").glob("*/1"):
-        chunk.write_bytes(b"no chunk")
-    done = runs.python("-c", SCRIPT, tmp_path / "d.zarr", "--run-dir", tmp_path / "r", "--features-dir", tmp_path / "f")
-    assert done.returncode == 65
-    assert re.fullmatch("error: .*cannot be decoded.*\n", done.stderr)
 
 
 def caused_by(cause: Exception) -> Exception:
