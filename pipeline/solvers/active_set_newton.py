@@ -79,7 +79,8 @@ def minimise(
             signs[face[kept]] = np.sign(point[kept])
         if settled:
             break
-        is_factor, face = _drop(R, kept), face[kept]
+        is_factor = bool(kept.all()) or _drop(R, kept)
+        face = face[kept]
     return weights, face[weights[face] != 0.0], settled, evaluated
 
 
@@ -98,11 +99,10 @@ def _factorise(gram: np.ndarray, face: np.ndarray, ridge: float, most: float, R:
 def _drop(R: np.ndarray, kept: np.ndarray) -> bool:
     """Drop columns of a factor in place, and return whether it is one: else a new one is less work, or more exact.
 
-    kept (n,) bool: of the first n columns. Rows above the first that is dropped stay; with T the columns kept of the
+    kept (n,) bool: of the first n columns, not all. Rows above the first that is dropped stay; with T the columns kept of the
     rows below, these become the factor of T^T T.
     """
-    n, columns = kept.size, np.flatnonzero(kept)
-    first = int(np.argmin(np.append(kept, False)))
+    n, columns, first = kept.size, np.flatnonzero(kept), int(np.argmin(kept))
     if n - first > _MOST_REFACTORED * n:
         return False
     T, columns, stop = np.triu(R[first:n, first:n])[:, kept[first:]], columns[first:], columns.size
