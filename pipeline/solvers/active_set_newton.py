@@ -54,7 +54,7 @@ def minimise(
     weights, signs, face = weights.copy(), np.sign(weights), np.concatenate([support, admitted])
     signs[admitted] = np.sign(scores[admitted])
     ridge, largest = 0.0, float(np.diagonal(gram).max(initial=0.0))
-    R, is_factor = np.empty((face.size, face.size)), False  # Its first rows and columns are a factor of the face.
+    R, is_factor = np.zeros((face.size, face.size)), False  # Its first rows and columns are a factor of the face.
     settled, evaluated = False, 0
     for _ in range(20 + (1 if drop_all else 10) * face.size):
         if not is_factor:
@@ -99,19 +99,20 @@ def _factorise(gram: np.ndarray, face: np.ndarray, ridge: float, most: float, R:
 def _drop(R: np.ndarray, kept: np.ndarray) -> bool:
     """Drop columns of a factor in place, and return whether it is one: else a new one is less work, or more exact.
 
-    kept (n,) bool: of the first n columns, not all. Rows above the first that is dropped stay; with T the columns kept of the
-    rows below, these become the factor of T^T T.
+    kept (n,) bool: of the first n columns, not all. Rows above the first that is dropped stay; with T the columns kept
+    of the rows below, these become the factor of T^T T.
     """
     n, columns, first = kept.size, np.flatnonzero(kept), int(np.argmin(kept))
     if n - first > _MOST_REFACTORED * n:
         return False
-    T, columns, stop = np.triu(R[first:n, first:n])[:, kept[first:]], columns[first:], columns.size
+    columns, stop = columns[first:], columns.size
+    T = R[first:n, columns]
     below = T.T @ T
     try:
         factorise_definite(below, stop - first)
     except np.linalg.LinAlgError:
         return False
-    R[:first, first:stop], R[first:stop, first:stop] = R[:first, columns], below
+    R[:first, first:stop], R[first:stop, first:stop] = R[:first, columns], np.triu(below)
     return True
 
 
