@@ -1,6 +1,6 @@
 """Weights on columns, and least squares on a support, W = (gram_PP + ρ I)⁻¹ kty_P, which removes a penalty's shrinkage.
 
-All outputs share the support and one Cholesky factorisation; the ridge ρ has the lowest squared held-out error.
+All outputs share the support and one Cholesky factorisation; held-out rows choose the ridge ρ.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -2,8 +2,7 @@
 
 Coordinate descent, Algorithm 2 of the paper with lambda = 1: `sweep` is the algorithm, what it calls its equations.
 gram (M, M), kty (M,), active (cap,) i8 of which n count, position (M,) i8, -1 for a zero coordinate, G (cap, cap),
-u (cap,) = G kty[active]. Scratch: a and b (cap,). Active-set Newton on w: weights and signs (M,), active (cap,), target
-(cap,) in their order.
+u (cap,) = G kty[active]. Scratch: a and b (cap,).
 """
 
 import numpy as np
