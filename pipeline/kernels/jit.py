@@ -84,6 +84,7 @@ def _routine(library: str, name: str, n_arguments: int) -> "ctypes._CFunctionTyp
 
 _dsyrk = _routine("cython_blas", "dsyrk", 10)
 _dgemm = _routine("cython_blas", "dgemm", 13)
+_dtrsv = _routine("cython_blas", "dtrsv", 8)
 _dpotrf = _routine("cython_lapack", "dpotrf", 5)
 
 
@@ -118,7 +119,17 @@ def factorise_definite(matrix: NDArray[np.float64], n: int) -> None:
     matrix (m, m) f8, C-contiguous, m ≥ n. Costs n³/3 operations. Raises LinAlgError where it is not definite.
     """
     assert (matrix.dtype, matrix.flags.c_contiguous) == (np.float64, True)
-    order, leading, info = ctypes.c_int(n), ctypes.c_int(matrix.shape[1]), ctypes.c_int(0)
+    order, leading, info = ctypes.c_int(n), ctypes.c_int(max(matrix.shape[1], 1)), ctypes.c_int(0)
     _dpotrf(b"L", ctypes.addressof(order), matrix.ctypes.data, ctypes.addressof(leading), ctypes.addressof(info))
     if info.value != 0:
         raise np.linalg.LinAlgError("Matrix is not positive definite.")
+
+
+def solve_factorised(R: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return x with RᵀR x = b (n,), for the upper triangle R of R[:n, :n] (m, m) f8, C-contiguous, m ≥ n."""
+    x = b.copy()
+    size, lead, one = ctypes.c_int(x.size), ctypes.c_int(R.shape[1]), ctypes.c_int(1)
+    n, leading, step = (ctypes.addressof(value) for value in (size, lead, one))
+    for transposed in (b"N", b"T"):
+        _dtrsv(b"L", transposed, b"N", n, R.ctypes.data, leading, x.ctypes.data, step)
+    return x

@@ -6,7 +6,7 @@ the faces it meets, w_P = gram_PP^-1 (kty_P - tau s_P) (mathematics.md, eq. 53).
 
 import numpy as np
 
-from pipeline.kernels.jit import factorise_definite, read_only
+from pipeline.kernels.jit import factorise_definite, read_only, solve_factorised
 from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.problem import Problem
 
@@ -15,6 +15,7 @@ from pipeline.solvers.problem import Problem
 RIDGE = 1e-12
 _RIDGE_RISE, _RIDGE_MOST = 100.0, 1e-5
 _SMALLEST_BATCH = 20
+_MOST_REFACTORED = 0.6  # Where more of the rows of a factor change, all of it is computed anew.
 
 
 def admit(scores: np.ndarray, support: np.ndarray, tau: float, blocked: np.ndarray) -> np.ndarray:
@@ -42,65 +43,87 @@ def minimise(
     """Return the minimiser of the face reached from ``weights`` and its support (mathematics.md, eq. 54).
 
     And whether it was reached, and how many scores were evaluated. weights (M,) f8; support (m0,) i8: where they are
-    not zero, in the order of the factorisations; admitted (k,) i8: added with weight 0 and the sign of their score;
-    drop_all: drop all weights that cross zero in a step, or end each step at the exact minimum of its segment. Costs
-    one Cholesky factorisation of the support per step.
+    not zero; admitted (k,) i8: added with weight 0 and the sign of their score; drop_all: drop all weights that cross
+    zero in a step, or end each step at the exact minimum of its segment.
 
     Dropping all is several times faster and lowers the objective of a settled face almost always; without it the
     objective falls at every step. The ridge is a proximal term: it bounds the pivots where columns are duplicates, and
     vanishes from the fixed point since it pulls towards the current weights.
     """
     gram, kty, tau = read_only(problem.gram), problem.kty, problem.tau
-    face = weights, signs, active = weights.copy(), np.sign(weights), np.concatenate([support, admitted])
+    weights, signs, face = weights.copy(), np.sign(weights), np.concatenate([support, admitted])
     signs[admitted] = np.sign(scores[admitted])
-    n, settled, evaluated = active.size, False, 0  # the first n of `active` count
-    system, target, largest = np.empty((n, n)), np.empty(n), float(np.diagonal(gram).max(initial=0.0))
-    ridge = RIDGE * largest
-    for _ in range(20 + (n if drop_all else 10 * n)):
-        if n == 0:
-            settled = True
+    ridge, largest = 0.0, float(np.diagonal(gram).max(initial=0.0))
+    R, is_factor = np.zeros((face.size, face.size)), False  # Its first rows and columns are a factor of the face.
+    settled, evaluated = False, 0
+    for _ in range(20 + (1 if drop_all else 10) * face.size):
+        if not is_factor:
+            face = face[np.argsort(-np.abs(weights[face]), kind="stable")]  # Small weights are dropped first.
+            ridge = _factorise(gram, face, max(ridge, RIDGE * largest), _RIDGE_MOST * largest, R)
+        if not face.size or ridge > _RIDGE_MOST * largest:
+            settled = not face.size
             break
+        w, s = weights[face], signs[face]
+        target = solve_factorised(R, kty[face] - tau * s + ridge * w)
+        point = w + (target - w)
+        crosses = point * s <= 0.0
+        kept = (w != 0.0) | ~crosses
+        if kept.all():  # Else some cannot move: the others move without them.
+            if drop_all or not crosses.any():
+                settled = not crosses.any() and bool((ridge * np.abs(target - w) <= 1e-9 * tau).all())
+                point[crosses] = 0.0
+            else:
+                evaluated += face.size
+                point = _segment_point(problem, face, w, s, target)
+            weights[face], kept = point, point != 0.0
+            signs[face[kept]] = np.sign(point[kept])
+        if settled:
+            break
+        is_factor = bool(kept.all()) or _drop(R, kept)
+        face = face[kept]
+    return weights, face[weights[face] != 0.0], settled, evaluated
+
+
+def _factorise(gram: np.ndarray, face: np.ndarray, ridge: float, most: float, R: np.ndarray) -> float:
+    """Write the factor of gram_PP + ridge I to ``R``, and return the ridge, raised where that is not definite."""
+    while ridge <= most:
         try:
-            loop.face_system(gram, kty, tau, ridge, *face, n, system, target)
-            factorise_definite(system, n)
+            loop.upper_part(gram, face, ridge, R)
+            factorise_definite(R, face.size)
+            break
         except np.linalg.LinAlgError:
             ridge *= _RIDGE_RISE
-            if ridge > _RIDGE_MOST * largest:
-                break
-            continue
-        loop.substitute(system, target, n)
-        before, n = n, loop.drop_blocked(target, *face, n)
-        if n < before:
-            continue
-        w = weights[active[:n]]
-        if drop_all or not ((w + (target[:n] - w)) * signs[active[:n]] <= 0.0).any():  # no weight crosses zero
-            n, still = loop.move_to(target, *face, n, ridge, 1e-9 * tau)
-            if still and n == before:
-                settled = True
-                break
-        else:
-            evaluated += n
-            n = _move_to_minimum(problem, *face, target[:n])
-    kept = active[:n]
-    return weights, kept[weights[kept] != 0.0], settled, evaluated
+    return ridge
 
 
-def _move_to_minimum(
-    problem: Problem, weights: np.ndarray, signs: np.ndarray, face: np.ndarray, target: np.ndarray
-) -> int:
-    """Move to the exact minimum of P on the way to the target (n,), drop what is zero there; return the new n."""
-    active, tau = face[: target.size].copy(), problem.tau
-    A, w, s = problem.gram[np.ix_(active, active)], weights[active], signs[active]
-    d = target - w
-    length = segment_minimum(A, w, s, problem.kty[active] - tau * s - A @ w, d, tau)
+def _drop(R: np.ndarray, kept: np.ndarray) -> bool:
+    """Drop columns of a factor in place, and return whether it is one: else a new one is less work, or more exact.
+
+    kept (n,) bool: of the first n columns, not all. Rows above the first that is dropped stay; with T the columns kept
+    of the rows below, these become the factor of T^T T.
+    """
+    n, columns, first = kept.size, np.flatnonzero(kept), int(np.argmin(kept))
+    if n - first > _MOST_REFACTORED * n:
+        return False
+    columns, stop = columns[first:], columns.size
+    T = R[first:n, columns]
+    below = T.T @ T
+    try:
+        factorise_definite(below, stop - first)
+    except np.linalg.LinAlgError:
+        return False
+    R[:first, first:stop], R[first:stop, first:stop] = R[:first, columns], np.triu(below)
+    return True
+
+
+def _segment_point(problem: Problem, face: np.ndarray, w: np.ndarray, s: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return the exact minimum of P on the way from w to the target, all (n,), with zeros where that crosses zero."""
+    A, d, tau = problem.gram[np.ix_(face, face)], target - w, problem.tau
+    length = segment_minimum(A, w, s, problem.kty[face] - tau * s - A @ w, d, tau)
     point = w + length * d
     with np.errstate(divide="ignore", invalid="ignore"):
         point[(point * s <= 0.0) & ((d == 0.0) | (length == -w / d))] = 0.0
-    weights[active] = point
-    kept = active[point != 0.0]
-    signs[kept] = np.sign(weights[kept])
-    face[: kept.size] = kept
-    return kept.size
+    return point
 
 
 def segment_minimum(A: np.ndarray, w: np.ndarray, s: np.ndarray, g: np.ndarray, d: np.ndarray, tau: float) -> float:

@@ -1,6 +1,6 @@
 """Weights on columns, and least squares on a support, W = (gram_PP + ρ I)⁻¹ kty_P, which removes a penalty's shrinkage.
 
-All outputs share the support and one Cholesky factorisation; the ridge ρ has the lowest squared held-out error.
+All outputs share the support and one Cholesky factorisation; held-out rows choose the ridge ρ.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +20,7 @@ RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 LARGEST_RIDGE = 1e6
 # Exponents of such fractions that `search_exponents` may come to, and that at which it begins where none is known.
 RIDGE_STEPS, FIRST_RIDGE = range(-13, 7), -5
+FIRST_OF_MANY = -7  # The search begins here for fits to all rows, which prefer smaller ridges than a sample does.
 SUPPORT_RIDGE = 1e-5  # of least squares that stands for a penalised fit, as a fraction of the mean diagonal
 LEAST_FREE, ROUNDING = 1e-6, 1e-12  # of 1 - h: below the first, the second rules the value of a row without itself
 Values = NDArray[np.float64]
@@ -114,9 +115,9 @@ def refit(
     final: GramStatistics,
     *,
     intercept: bool,
-    fractions: Sequence[float] = RIDGES,
+    fractions: Sequence[float] = (),
 ) -> Refit:
-    """Choose the ridge by the held-out error of a fit on `fit`, then fit `final` with it.
+    """Choose the ridge by the held-out error of a fit on `fit`, as `try_ridges` does, then fit `final` with it.
 
     `fit` and `final` are statistics of the same columns; `final` may be `fit` (while penalties are compared) or all
     rows, and the ridge grows with their number. Raises LinAlgError where no ridge makes the Gram definite.
@@ -128,15 +129,15 @@ def refit(
 def try_ridges(
     fit: GramStatistics,
     held_out: GramStatistics,
-    fractions: Sequence[float] = RIDGES,
+    fractions: Sequence[float] = (),
     start: int | None = None,
     *,
     intercept: bool,
 ) -> tuple[list[tuple[float, float]], dict[float, Weights]]:
     """Return fractions with the held-out errors of fits, and the weights; see `refit`.
 
-    After the fractions given come larger ones, while the last has the lowest error.
-    start: the exponent of a fraction from which the error is followed downhill, in place of all fractions.
+    After the fractions given come larger ones, while the last has the lowest error. Without any the error is followed
+    downhill from the fraction with the exponent `start`, FIRST_OF_MANY where it is None.
     """
     of_fractions, scale = dict[float, Weights](), mean_diagonal(fit)
     centred = fit.centred() if intercept else None
@@ -149,13 +150,14 @@ def try_ridges(
         of_fractions[fraction] = found
         return float(held_out.squared_error(found.weights, found.intercept).sum() / held_out.weight_sum)
 
-    if start is None:
+    if fractions:
         errors = [(fraction, error_at(fraction)) for fraction in fractions]
         while errors[-1][0] < LARGEST_RIDGE and min(errors, key=lambda pair: pair[1]) is errors[-1]:
             larger = 10.0 * errors[-1][0]
             errors.append((larger, error_at(larger)))
     else:
-        by_exponent = search_exponents(lambda exponent: error_at(10.0**exponent), start, RIDGE_STEPS)
+        first = FIRST_OF_MANY if start is None else start
+        by_exponent = search_exponents(lambda exponent: error_at(10.0**exponent), first, RIDGE_STEPS)
         errors = [(10.0**exponent, error) for exponent, error in sorted(by_exponent.items())]
     return [(fraction, error) for fraction, error in errors if np.isfinite(error)], of_fractions
 

@@ -2,11 +2,8 @@
 
 Coordinate descent, Algorithm 2 of the paper with lambda = 1: `sweep` is the algorithm, what it calls its equations.
 gram (M, M), kty (M,), active (cap,) i8 of which n count, position (M,) i8, -1 for a zero coordinate, G (cap, cap),
-u (cap,) = G kty[active]. Scratch: a and b (cap,). Active-set Newton on w: weights and signs (M,), active (cap,), target
-(cap,) in their order.
+u (cap,) = G kty[active]. Scratch: a and b (cap,).
 """
-
-import math
 
 import numpy as np
 
@@ -191,58 +188,10 @@ def inverse_rows(R, X, start, stop):
 
 
 @compiled()
-def face_system(gram, kty, tau, ridge, weights, signs, active, n, A, target):
-    """Write gram_PP + ridge I to the upper triangle of ``A`` (cap, cap), and kty_P - tau s_P + ridge w_P to ``target``.
-
-    mathematics.md, eq. 54.
-    """
-    for i in range(n):
-        m = active[i]
-        for j in range(i, n):
-            A[i, j] = gram[m, active[j]]
+def upper_part(gram, active, ridge, A):
+    """Write the upper triangle of gram_PP + ridge I to the first rows and columns of ``A`` (mathematics.md, eq. 54)."""
+    for i in range(active.size):
+        row = gram[active[i]]
+        for j in range(i, active.size):
+            A[i, j] = row[active[j]]
         A[i, i] += ridge
-        target[i] = kty[m] - tau * signs[m] + ridge * weights[m]
-
-
-@compiled()
-def substitute(R, x, n):
-    """Solve R^T R x = b in place of b, the first n entries of ``x``; R is the upper triangle of its argument."""
-    for i in range(n):
-        x[i] /= R[i, i]
-        for j in range(i + 1, n):
-            x[j] -= x[i] * R[i, j]
-    for i in range(n - 1, -1, -1):
-        total = 0.0
-        for j in range(i + 1, n):
-            total += R[i, j] * x[j]
-        x[i] = (x[i] - total) / R[i, i]
-
-
-@compiled()
-def drop_blocked(target, weights, signs, active, n):
-    """Remove the zero weights that the way to the target moves against their sign; return the new n."""
-    kept = 0
-    for i in range(n):
-        m = active[i]
-        if weights[m] != 0.0 or (target[i] - weights[m]) * signs[m] > 0.0:
-            active[kept] = m
-            kept += 1
-    return kept
-
-
-@compiled()
-def move_to(target, weights, signs, active, n, ridge, smallest):
-    """Move to the target, drop what crosses zero; return n, and whether the ridge pulled by at most ``smallest``."""
-    kept, settled = 0, True
-    for i in range(n):
-        m = active[i]
-        move = target[i] - weights[m]
-        if not ridge * math.fabs(move) <= smallest:
-            settled = False
-        weights[m] += move
-        if weights[m] * signs[m] <= 0.0:
-            weights[m] = 0.0
-        else:
-            active[kept] = m
-            kept += 1
-    return kept, settled

@@ -50,17 +50,17 @@ def noisy(size: float) -> tuple[np.ndarray, tuple[GramStatistics, GramStatistics
 def test_ridges_go_on_until_a_larger_one_is_worse():
     """Targets that are mostly noise want more than a tenth of the mean diagonal; targets of zero want nothing."""
     K, parts = noisy(0.05)
-    tried = refit(*parts, intercept=True).held_out_errors
+    tried = refit(*parts, intercept=True, fractions=RIDGES).held_out_errors
     best = min(tried, key=lambda pair: pair[1])
     assert RIDGES[-1] < best[0] < tried[-1][0] <= ridge.LARGEST_RIDGE
     nothing = statistics_of(K, np.zeros((120, 3)))
-    assert len(refit(nothing, nothing, nothing, intercept=True).held_out_errors) == len(RIDGES)
+    assert len(refit(nothing, nothing, nothing, intercept=True, fractions=RIDGES).held_out_errors) == len(RIDGES)
 
 
 @pytest.mark.parametrize("start", [-13, -6, -2, 6])
 def test_a_ridge_followed_downhill_is_the_best_of_all(start):
     fit, held, everything = noisy(1.0)[1]
-    best = refit(fit, held, everything, intercept=True)
+    best = refit(fit, held, everything, intercept=True, fractions=RIDGES)
     errors = [error for _, error in best.held_out_errors]
     falls = np.diff(errors) < 0
     assert np.array_equal(falls, np.sort(falls)[::-1]), "one valley"

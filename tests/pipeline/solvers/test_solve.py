@@ -128,8 +128,8 @@ def test_what_does_not_converge_ends_soon_with_the_best_weights_on_the_way(most)
 
 
 def test_newton_rounds_that_gain_nothing_go_on_after_a_sweep():
-    """The opening sweep ends at 34 active columns that are alike; from there Newton rounds gain nothing more."""
-    _, _, problem = make_kernel(1, penalty=0.01, width=10.0)
+    """The opening sweep ends at 33 active columns that are alike; from there Newton rounds gain nothing more."""
+    _, _, problem = make_kernel(1, penalty=1.0, width=3.0)
     solution = solve(problem.validate(), WAYS["newton"], np.random.default_rng(0))
     assert solution.converged
     phases = [record.phase for record in solution.state.records]
