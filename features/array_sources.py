@@ -1,24 +1,27 @@
 """Sources from arrays: opened array-likes, npz files, read without pickle, and IDX files."""
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import chain
 from numbers import Integral, Real
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
 
 from features.cell_text import NULL_WORDS, composed, misread, shown, text_of
-from features.errors import DataError, UnavailableError
-from features.images import BYTE_SCALE, IDX_FILES, rescaled, scale_of_parts
+from features.errors import CHANGED, DataError, UnavailableError
+from features.images import BYTE_SCALE, IDX_FILES, read_idx, rescaled, scale_of_parts
 from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys, row_keys
-from features.rows import RowArray, Rows, check_lengths, check_whole, digest_rows, pieces_of
-from features.source import PARTS, Source, SourceSpec, source_of
+from features.rows import RowArray, Rows, Some, check_lengths, check_whole, digest_rows, pieces_of, some_of
+from features.source import PARTS, Keeper, Source, SourceSpec, Tick, source_of
 from features.tables.encoding import array_warnings
 from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets
 
@@ -154,18 +157,70 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
     return _source_of(spec, loaded, keys, digests, "npz")
 
 
-def source_of_idx(spec: SourceSpec, name: str, arrays: dict[str, np.ndarray], *, are_published: bool = False) -> Source:
-    """Return the source of what `IDX_FILES` hold, of any size. Row keys of published images are found when needed."""
-    digests = {key: digest_rows(array) for key, array in arrays.items()}
-    scale = scale_of_parts([(key, [arrays[key]]) for key in IDX_FILES if IDX_FILES[key] > 1])
-    given = []
-    for part in ("train", "t10k"):
-        images, labels = arrays[f"{part}-images-idx3-ubyte"], arrays[f"{part}-labels-idx1-ubyte"]
-        if len(images) != len(labels):
-            raise DataError(f"{name}: {part}-images holds {len(images)} images, {part}-labels {len(labels)} labels")
-        keys = None if are_published else row_keys(rescaled(images, scale))
-        given.append(Rows(images, labels.astype(np.int64), keys=keys))
-    return source_of(spec, name, given, False, {"source": "idx", "sha256": digests}, scale)
+@dataclass(frozen=True, eq=False)
+class ReadIdx:
+    """What was found in the files of `IDX_FILES`, all but the images; rows are those of train, then of test."""
+
+    sha256: Mapping[str, str]  # by the names of files, of what they hold
+    shapes: Sequence[Sequence[int]]  # of the images of both parts
+    scale: float
+    labels: NDArray[np.uint8]  # (n,)
+    keys: RowKeys | None  # (n,); None of published images
+
+
+class IdxImages:
+    """The images (n, H, W) u1 of a file, read at the first use; DataError where they are others by then."""
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, path: Path, shape: Sequence[int], sha256: str, images: np.ndarray | None) -> None:
+        self._path, self._sha256, self._images, self._lock = path, sha256, images, Lock()
+        self.shape, self.nbytes = tuple(shape), math.prod(shape)
+
+    def __getitem__(self, rows: Some) -> np.ndarray:
+        with self._lock:
+            if self._images is None:
+                images = read_idx(self._path, len(self.shape))
+                if digest_rows(images) != self._sha256:
+                    raise DataError(f"{self._path}: {CHANGED}")
+                self._images = images
+        return np.asarray(self._images[rows])
+
+
+def open_idx(
+    spec: SourceSpec,
+    name: str,
+    files: Mapping[str, Path],
+    keeper: Keeper | None,
+    check: Callable[[], object] | None = None,
+) -> Source:
+    """Open the files of `IDX_FILES` in a folder, of any size; those that a keeper knows are not read for it.
+
+    check: raises where published files are others, before they are read; keys of their rows are found when needed.
+    """
+    arrays, of_parts = dict[str, np.ndarray](), [key for key, n in IDX_FILES.items() if n > 1]
+
+    def read(tick: Tick) -> ReadIdx:
+        if check is not None:
+            check()
+        arrays.update({key: read_idx(file, IDX_FILES[key]) for key, file in files.items()})
+        images, labels = ([arrays[key] for key, n in IDX_FILES.items() if n == wanted] for wanted in (3, 1))
+        for key, of_images, of_labels in zip(of_parts, images, labels, strict=True):
+            if len(of_images) != len(of_labels):
+                raise DataError(f"{name}: {key} holds {len(of_images)} images, there are {len(of_labels)} labels")
+            tick(len(of_labels))
+        scale = scale_of_parts([(key, [one]) for key, one in zip(of_parts, images, strict=True)])
+        keys = None if check else np.concatenate([row_keys(rescaled(one, scale)) for one in images])
+        sha256 = {key: digest_rows(array) for key, array in arrays.items()}
+        return ReadIdx(sha256, [one.shape for one in images], scale, np.concatenate(labels), keys)
+
+    folder, request = files[of_parts[0]].parent, {"idx": "published" if check else "given"}
+    found = keeper.read(folder, request, read, ReadIdx) if keeper else read(lambda n_rows: None)
+    given, n_train = [], found.shapes[0][0]
+    for key, shape, some in zip(of_parts, found.shapes, (slice(n_train), slice(n_train, None)), strict=True):
+        images = IdxImages(files[key], shape, found.sha256[key], arrays.get(key))
+        given.append(Rows(images, found.labels[some].astype(np.int64), keys=some_of(found.keys, some)))
+    return source_of(spec, name, given, False, {"source": "idx", "sha256": dict(found.sha256)}, found.scale)
 
 
 def is_frame(values: Any) -> bool:

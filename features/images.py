@@ -146,25 +146,20 @@ def idx_file(folder: Path, name: str) -> Path | None:
 def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
     """Read an IDX file, raw or gzip by its first bytes: uint8, images with 3 dimensions or labels with 1.
 
+    The format is big-endian: two zero bytes, a type (8 = unsigned byte, the only one read here), the number of
+    dimensions, a uint32 for each, then the bytes in C order.
+
     Raises FileNotFoundError where there is no such file, DataError where it is damaged, or not as its header says.
     """
     with open_plain(path) as stream:
-        return parse_idx(stream.read(), n_dimensions, str(path))
-
-
-def parse_idx(content: bytes, n_dimensions: int, name: str) -> np.ndarray:
-    """Return what the content of an IDX file holds. Raises as `read_idx`.
-
-    The format is big-endian: two zero bytes, a type (8 = unsigned byte, the only one read here), the number of
-    dimensions, a uint32 for each, then the bytes in C order.
-    """
+        content = stream.read()
     try:
         content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{name}: damaged gzip stream, cut short or with bytes after its end ({error})") from error
+        raise DataError(f"{path}: damaged gzip stream, cut short or with bytes after its end ({error})") from error
     begin, head = 4 + 4 * n_dimensions, bytes((0, 0, 8, n_dimensions))
     shape = tuple(np.frombuffer(content[4:begin].ljust(begin - 4, b"\0"), ">u4").tolist())
     if content[:4] != head or len(content) != begin + math.prod(shape) or 0 in shape:
         told = f"its {len(content)} bytes begin with 0x{content[:4].hex()} and promise the shape {shape}"
-        raise DataError(f"{name}: is no IDX file of unsigned bytes in {n_dimensions} dimensions; {told}")
+        raise DataError(f"{path}: is no IDX file of unsigned bytes in {n_dimensions} dimensions; {told}")
     return np.frombuffer(content, np.uint8, offset=begin).reshape(shape)

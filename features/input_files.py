@@ -23,6 +23,7 @@ from features.errors import DataError, MissingInputError, UnavailableError
 _PIECE_BYTES = 1 << 20
 PACKED_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}  # and what Arrow calls them
 _PARTS = {"train", "test"}
+IDX_NAMES = "*-idx?-ubyte*"  # The pattern of the names of MNIST's files.
 CSV_SUFFIXES = (".csv", ".tsv")
 TABLE_SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 KNOWN_TABLES = ".csv, .tsv (also .gz, .zst) or .parquet, or a folder of such"
@@ -221,7 +222,7 @@ def is_picture_folder(path: Path) -> bool:
 
 def _has_idx_files(folder: Path) -> bool:
     """Return whether a folder has files in MNIST's IDX layout: tables beside them are others."""
-    return next(folder.glob("*-idx?-ubyte*"), None) is not None
+    return next(folder.glob(IDX_NAMES), None) is not None
 
 
 def _parts_below(folder: Path) -> Iterator[Path]:

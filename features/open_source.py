@@ -10,16 +10,16 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import distribution
 from pathlib import Path
 from threading import Lock
 
 import numpy as np
 
-from features.array_sources import ArrayDigests, open_arrays, open_npz, source_of_idx
+from features.array_sources import ArrayDigests, open_arrays, open_idx, open_npz
 from features.errors import CHANGED, DataError, MissingInputError, UnavailableError, UsageError
-from features.images import BYTE_SCALE, IDX_FILES, idx_file, idx_files, parse_idx, read_idx
+from features.images import BYTE_SCALE, IDX_FILES, idx_file, idx_files
 from features.input_files import (
     KNOWN_PICTURES,
     KNOWN_TABLES,
@@ -156,11 +156,11 @@ def fetch(
     return folder
 
 
-def open_mnist(spec: SourceSpec) -> Source:
+def open_mnist(spec: SourceSpec, keeper: Keeper | None) -> Source:
     """Open MNIST: 60 000 and 10 000 images of 28 x 28 bytes, ten classes; 55 MB. Errors as `find` and `read_files`."""
-    contents = read_files("mnist", find("mnist", spec.data_dir))
-    arrays = {name: parse_idx(contents[f"{name}.gz"], n, name) for name, n in IDX_FILES.items()}
-    return source_of_idx(spec, "mnist", arrays, are_published=True)
+    folder = find("mnist", spec.data_dir)
+    files = {name: folder / f"{name}.gz" for name in IDX_FILES}
+    return open_idx(spec, "mnist", files, keeper, partial(read_files, "mnist", folder))
 
 
 def open_digits(spec: SourceSpec) -> Source:
@@ -237,7 +237,6 @@ def _regression(spec: SourceSpec, name: str, inputs: np.ndarray, targets: np.nda
 
 
 _OPENERS = {
-    "mnist": open_mnist,
     "digits": open_digits,
     "usps": open_usps,
     "boston": open_boston,
@@ -257,7 +256,7 @@ def open_source(
     arrays : opened array-likes ``X, y`` or ``train/X, train/y, test/X, test/y``, in place of the file that
         `spec.dataset` names; X is never read whole, and nothing kept open
     digests : what `features.array_sources.digest_arrays` returned for `arrays`, which saves a pass over X
-    keeper : keeps what was found in tables and pictures; without one the inputs of tables are in memory
+    keeper : keeps what was found in tables, pictures and IDX files; without one the inputs of tables are in memory
 
     Raises UsageError for an unknown data set or file type, or more rows asked for than there are; MissingInputError
     where a file is not there; DataError where one is damaged or invalid; UnavailableError where no mirror answers.
@@ -296,6 +295,8 @@ def close_files() -> None:
 
 
 def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
+    if spec.dataset == "mnist":
+        return open_mnist(spec, keeper)
     if spec.dataset in NAMED:
         return _OPENERS[spec.dataset](spec)
     path = Path(spec.dataset)
@@ -310,8 +311,7 @@ def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
     if path.suffix == ".zarr":
         raise UsageError(f"dataset {spec.dataset}: a zarr store must be opened by the caller and passed as arrays")
     if path.is_dir():
-        arrays = {name: read_idx(file, IDX_FILES[name]) for name, file in idx_files(path, IDX_FILES).items()}
-        return source_of_idx(spec, path.resolve().name, arrays)
+        return open_idx(spec, path.resolve().name, idx_files(path, IDX_FILES), keeper)
     if path.suffix == ".npz" and path.exists():
         return open_npz(spec, path)
     raise unknown_data(spec.dataset)

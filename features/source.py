@@ -58,14 +58,14 @@ class SourceSpec:
     seed: int = 0  # of the split, of the order from which n_train takes, and of what is generated
     copies: int = 1  # rows that each training image becomes, see `features.deformed_copies`
     deform: str | None = None
-    kept: str | None = None  # the folder of what was found in tables and pictures; None: tables are read into memory
+    kept: str | None = None  # the folder of what was found in tables and images; None: tables are read into memory
 
 
 Tick = Callable[[int], None]  # told how many more rows were read
 
 
 class Keeper(Protocol):
-    """Keeps what was found in tables and pictures; see `pipeline.datasets.open_data`."""
+    """Keeps what was found in tables and images; see `pipeline.datasets.open_data`."""
 
     def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], Any], form: Any, /) -> Any:
         """Return what was found at a path for a request, of a form that arrays are read as, or read it now."""

@@ -1,7 +1,7 @@
 """Data of the user, opened as a plan has seen them: zarr data by `storage`, all else by `features` alone.
 
-What was found in tables and pictures, all but inputs, stands beside the feature stores: it is found by their path and
-by what was asked of them, and read again where a file has another size or other times.
+What was found in tables, pictures and IDX files, all but inputs, stands beside the feature stores: it is found by their
+path and by what was asked of them, and read again where a file has another size or other times.
 """
 
 import json
@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 
 from features.array_sources import ArrayDigests, digest_arrays, open_npz, outline_digests, used_arrays
 from features.errors import CHANGED, DataError
-from features.input_files import content_stamp, is_picture_folder, is_table, pictures_below, stamp, table_files
+from features.input_files import (
+    IDX_NAMES,
+    content_stamp,
+    is_picture_folder,
+    is_table,
+    pictures_below,
+    stamp,
+    table_files,
+)
 from features.open_source import changed, close_files, open_source, stamp_of, with_copies
 from features.source import Source, SourceSpec, Tick
 from pipeline.runtime import stopping
@@ -36,7 +44,7 @@ _opening = Lock()
 
 @dataclass
 class Reading:
-    """How tables and pictures are read, what that took so far, and notes of what was seen.
+    """How tables and images are read, what that took so far, and notes of what was seen.
 
     tells : whether it tells its progress on standard error
     writes : whether what was found is kept
@@ -76,7 +84,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class TableRecords:
-    """What was found in tables and pictures, a file for each, in a folder; `reading` is of those not found there."""
+    """What was found in tables and images, a file for each, in a folder; `reading` is of those not found there."""
 
     folder: Path
     writes: bool
@@ -129,7 +137,8 @@ def _known(file: Path, form: Any) -> Any:
 
 def _stamps(path: Path) -> list[list[Any]]:
     if not is_picture_folder(path):
-        return [[*stamp(file), content_stamp(file)] for file in table_files(path)]
+        files = sorted(path.glob(IDX_NAMES)) or table_files(path)
+        return [[*stamp(file), content_stamp(file)] for file in files]
     files = [path / name for name in pictures_below(path).names]  # the content is compared whenever it is decoded
     return [list(stamp(file)) for file in files if file.exists()]
 
@@ -168,10 +177,10 @@ def open_data(spec: SourceSpec, data: PlannedData | None = None, reading: Readin
         with _opening:  # threads that come together must not each keep chunks of their own
             source = _open_zarr(spec, digests)
     else:
-        of_pictures = is_picture_folder(Path(spec.dataset))
-        kept = spec.kept if of_pictures or is_table(Path(spec.dataset)) else None
-        if (of_pictures and data is None) or (kept is not None and not any(Path(kept).glob("*"))):
-            close_files()  # of pictures, each of which may have changed; of tables that were deleted
+        path, kept = Path(spec.dataset), spec.kept
+        was_deleted = kept is not None and is_table(path) and not any(Path(kept).glob("*"))
+        if (is_picture_folder(path) and data is None) or was_deleted:
+            close_files()  # of pictures, each of which may have changed
         reading = reading or Reading()
         source = open_source(spec, keeper=None if kept is None else TableRecords(Path(kept), reading.writes, reading))
     if data is not None and digest_of(source.identity) != data.identity:
