@@ -8,7 +8,6 @@ Arrays of other people: `storage.user_arrays`.
 """
 
 import contextlib
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,20 +88,19 @@ class StoredArray:
     dtype: np.dtype[Any]
     chunk_rows: int
     digests: Mapping[str, str] | None = field(default=None, compare=False, repr=False)  # as `write` returned them
-    # By name of a chunk file, sha256 and crc32c when it was last read: sha256, which takes as long as reading, is not
-    # computed again while the crc32c stays.
-    matched: dict[str, tuple[str, bytes]] = field(default_factory=dict, compare=False, repr=False)
+    kept: dict[int, NDArray[Any]] = field(default_factory=dict, compare=False, repr=False)  # rows of a chunk
 
     @property
     def chunk_file_bytes(self) -> int:
         return self.chunk_rows * math.prod(self.shape[1:]) * self.dtype.itemsize + _CRC_BYTES
 
     def write(self, start: int, values: ArrayLike) -> dict[str, str]:
-        """Write whole chunks from row `start` on, fsync them, and return the sha256 (hex) of each chunk file.
+        """Write whole chunks from row `start` on, fsync them, and return the crc32c (hex) of each chunk file.
 
-        The last chunk of the array may be shorter. Keys are file names relative to the store's root. Cost: one pass for
-        crc32c, one for sha256. Raises CannotWriteError naming the file, its bytes and the cause.
+        The last chunk of the array may be shorter. Keys are file names relative to the store's root. Raises
+        CannotWriteError naming the file, its bytes and the cause.
         """
+        self.kept.clear()
         values, size = np.ascontiguousarray(values), self.chunk_rows
         stop = start + len(values)
         assert (values.dtype, values.shape[1:]) == (self.dtype, self.shape[1:])
@@ -123,26 +121,24 @@ class StoredArray:
         return digests
 
     def _write_chunk(self, name: str, data: NDArray[np.uint8]) -> str:
-        """Write the decoded bytes of one chunk; return the sha256 of the file. `write` fsyncs the folders."""
+        """Write the decoded bytes of one chunk; return the crc32c that ends the file. `write` fsyncs the folders."""
         folder = (self.root / name).parent
         if not folder.is_dir():
             disk.make_folder(folder.parent)
             with write_errors(folder), contextlib.suppress(FileExistsError):
                 disk.low_mkdir(folder)
         crc = google_crc32c.value(data).to_bytes(_CRC_BYTES, "little")
-        digest = hashlib.sha256(data.data)
-        digest.update(crc)
         with disk.replacing(self.root / name, data.nbytes + _CRC_BYTES, sync_folder=False) as stream:
             stream.write(data.data)
             stream.write(crc)
-        return digest.hexdigest()
+        return crc.hex()
 
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
         """Return the rows from a first one to before another, or those of some numbers, in their order, with repeats.
 
         Every touched chunk is read once and verified; a missing one is an error, never zeros. Where `digests` are
-        known, the sha256 of its file is verified too (1.5 GB/s). Memory: the result and, where a chunk is touched in
-        part, one chunk.
+        known, its crc32c must be the one that was written. Memory: the result and, where a chunk is touched in part,
+        one chunk.
 
         Raises CorruptDataError naming array, rows and file where a chunk is missing, truncated or altered,
         UnavailableStoreError where the file system refuses.
@@ -165,9 +161,22 @@ class StoredArray:
         return out
 
     def _rows_of(self, chunk: int, start: int, stop: int) -> NDArray[Any]:
-        held, first = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype), chunk * self.chunk_rows
-        self._read_chunk(chunk, held)
+        """Return some rows of a chunk, which is kept until others are read: the next block often has the rest of it."""
+        held = self.kept.get(chunk)
+        if held is None:
+            self.kept.clear()
+            held = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype)
+            self._read_chunk(chunk, held)
+            self.kept[chunk] = held
+        first = chunk * self.chunk_rows
         return held[start - first : stop - first]
+
+    def is_whole(self, name: str) -> bool:
+        """Return whether a chunk file can be read as it was written."""
+        with contextlib.suppress(CorruptDataError):
+            self._rows_of(int(name.removeprefix(f"{self.path}/c/").partition("/")[0]), 0, 0)
+            return True
+        return False
 
     def _name(self, chunk: int) -> str:
         return f"{self.path}/c/{chunk}" + "/0" * (len(self.shape) - 1)
@@ -176,7 +185,7 @@ class StoredArray:
         return range(start // self.chunk_rows, -(-stop // self.chunk_rows)) if stop > start else range(0)
 
     def _read_chunk(self, chunk: int, rows: NDArray[Any]) -> None:
-        """Fill `rows` (chunk_rows, …) with a chunk and check its crc32c, and its sha256 if known."""
+        """Fill `rows` (chunk_rows, …) with a chunk and check its crc32c."""
         name, out = self._name(chunk), rows.reshape(-1).view(np.uint8)
         path = self.root / name
         try:
@@ -191,16 +200,8 @@ class StoredArray:
             raise self._damage(chunk, "it is missing") from None
         if google_crc32c.value(out) != int.from_bytes(trailer, "little"):
             raise self._damage(chunk, "its content does not match its crc32c")
-        digests = self.digests
-        if digests is None or self.matched.get(name) == (digests.get(name), trailer):
-            return
-        if name not in digests:
-            raise self._damage(chunk, "no digest was recorded for it: it was never committed")
-        digest = hashlib.sha256(out.data)
-        digest.update(trailer)
-        if digest.hexdigest() != digests[name]:
-            raise self._damage(chunk, "its content does not match its sha256")
-        self.matched[name] = digests[name], trailer
+        if self.digests is not None and self.digests.get(name) != trailer.hex():
+            raise self._damage(chunk, "it is not the one that was committed")
 
     def _damage(self, chunk: int, reason: str) -> CorruptDataError:
         start, stop = chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.shape[0])

@@ -8,7 +8,7 @@ its source and feature parameters. It is built when its manifest is there; every
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial, reduce
@@ -245,8 +245,18 @@ def open_store(layout: FeatureLayout) -> dict[str, StoredArray]:
     metadata = {name: entry for name, entry in files.items() if name.endswith(NODE_FILE)}
     if problems := compare(layout.folder, metadata, contents=True):
         raise CorruptDataError(f"{_fault(layout, problems)}; delete the folder to build it again")
-    digests = {name.removeprefix(f"{layout.arrays.name}/"): entry.sha256 for name, entry in files.items()}
+    return _arrays_of(layout, {name.removeprefix(f"{layout.arrays.name}/"): entry for name, entry in files.items()})
+
+
+def _arrays_of(layout: FeatureLayout, files: Mapping[str, FileDigest]) -> dict[str, StoredArray]:
+    """Return the arrays of a store by name, of which only such chunk files are read."""
+    digests = {name: entry.digest for name, entry in files.items()}
     return {name: replace(array, digests=digests) for name, array in open_arrays(layout.arrays).items()}
+
+
+def _damaged(arrays: Mapping[str, StoredArray], names: Iterable[str]) -> list[str]:
+    """Return which chunk files are not as they were written, of some names in a store."""
+    return [name for name in names if not arrays[name.rpartition("/c/")[0]].is_whole(name)]
 
 
 def is_built(layout: FeatureLayout, warn: Callable[[str], object] = str, *, contents: bool = False) -> bool:
@@ -254,7 +264,11 @@ def is_built(layout: FeatureLayout, warn: Callable[[str], object] = str, *, cont
     if not layout.manifest.exists():
         return False
     try:
-        problems = compare(layout.folder, read_manifest(layout.folder), contents=contents)
+        files = read_manifest(layout.folder)
+        problems = compare(layout.folder, files, contents=False)
+        if contents and not problems:
+            chunks = (name.removeprefix(f"{layout.arrays.name}/") for name in files if "/c/" in name)
+            problems = [f"{name}: its content is another" for name in _damaged(open_store(layout), chunks)]
     except CorruptDataError as error:
         problems = [str(error)]
     if problems:
@@ -378,11 +392,14 @@ def prepare(
     create_arrays(layout.arrays, _array_specs(shape, source), {"description": shape.description})
     arrays = open_arrays(layout.arrays)
     n_inputs = arrays["standardisation/mean"].shape[0]
-    arrays["standardisation/mean"].write(0, np.array(features.mean or np.zeros(n_inputs)))
-    arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
+    written = arrays["standardisation/mean"].write(0, np.array(features.mean or np.zeros(n_inputs)))
+    written |= arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
+    write_record(layout.markers / "standardisation.json", {"item": "standardisation", "files": written})
     items = [FeatureItem(part, rows) for part in PARTS for rows in row_blocks(shape.n_rows(part), shape.item_rows)]
     done = _items_done(layout, arrays)
-    whole = {name for name, files in done.items() if not compare(layout.arrays, files, contents=True)}
+    known = _arrays_of(layout, {name: entry for files in done.values() for name, entry in files.items()})
+    of_size = {item: files for item, files in done.items() if not compare(layout.arrays, files, contents=False)}
+    whole = {item for item, files in of_size.items() if not _damaged(known, files)}
     return (layout, features), [item for item in items if item.name not in whole]
 
 
@@ -399,7 +416,7 @@ def _items_done(layout: FeatureLayout, arrays: Mapping[str, StoredArray]) -> dic
         with suppress(CorruptDataError):
             record = read_record(path)
             sizes = {name: arrays[name.rpartition("/c/")[0]].chunk_file_bytes for name in record["files"]}
-            done[record["item"]] = {name: FileDigest(sizes[name], sha256) for name, sha256 in record["files"].items()}
+            done[record["item"]] = {name: FileDigest(sizes[name], digest) for name, digest in record["files"].items()}
     return done
 
 

@@ -160,9 +160,9 @@ def test_a_valid_chunk_without_its_digest_is_not_trusted(written):
     array = replace(array, digests=digests)
     (array.root / CHUNKS[0]).write_bytes((array.root / CHUNKS[1]).read_bytes())
     for read in (lambda: array[:], lambda: array[np.array([0])]):
-        with pytest.raises(CorruptDataError, match=f"{CHUNKS[0]}: .* sha256"):
+        with pytest.raises(CorruptDataError, match=f"{CHUNKS[0]}: it is not the one that was committed"):
             read()
     del digests[CHUNKS[3]]
     np.testing.assert_array_equal(array[6:18], CUT[6:18])
-    with pytest.raises(CorruptDataError, match="never committed"):
+    with pytest.raises(CorruptDataError, match=f"{CHUNKS[3]}: it is not the one that was committed"):
         array[6:19]
