@@ -171,13 +171,6 @@ class StoredArray:
         first = chunk * self.chunk_rows
         return held[start - first : stop - first]
 
-    def is_whole(self, name: str) -> bool:
-        """Return whether a chunk file can be read as it was written."""
-        with contextlib.suppress(CorruptDataError):
-            self._rows_of(int(name.removeprefix(f"{self.path}/c/").partition("/")[0]), 0, 0)
-            return True
-        return False
-
     def _name(self, chunk: int) -> str:
         return f"{self.path}/c/{chunk}" + "/0" * (len(self.shape) - 1)
 
@@ -190,7 +183,7 @@ class StoredArray:
         path = self.root / name
         try:
             with disk.read_errors(path):
-                size = path.stat().st_size  # of a pipe or a device 0, and that is not opened
+                size = path.lstat().st_size  # of a pipe or a device 0, of a link other: neither is opened
                 if size != self.chunk_file_bytes:
                     raise self._damage(chunk, f"{size} bytes, wanted {self.chunk_file_bytes}")
                 with path.open("rb") as stream:

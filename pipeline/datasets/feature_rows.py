@@ -8,7 +8,7 @@ its source and feature parameters. It is built when its manifest is there; every
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial, reduce
@@ -254,21 +254,15 @@ def _arrays_of(layout: FeatureLayout, files: Mapping[str, FileDigest]) -> dict[s
     return {name: replace(array, digests=digests) for name, array in open_arrays(layout.arrays).items()}
 
 
-def _damaged(arrays: Mapping[str, StoredArray], names: Iterable[str]) -> list[str]:
-    """Return which chunk files are not as they were written, of some names in a store."""
-    return [name for name in names if not arrays[name.rpartition("/c/")[0]].is_whole(name)]
-
-
 def is_built(layout: FeatureLayout, warn: Callable[[str], object] = str, *, contents: bool = False) -> bool:
     """Return whether a complete store is there: manifest whole, every file with its size, and with its `contents`."""
     if not layout.manifest.exists():
         return False
     try:
-        files = read_manifest(layout.folder)
-        problems = compare(layout.folder, files, contents=False)
-        if contents and not problems:
-            chunks = (name.removeprefix(f"{layout.arrays.name}/") for name in files if "/c/" in name)
-            problems = [f"{name}: its content is another" for name in _damaged(open_store(layout), chunks)]
+        problems = compare(layout.folder, read_manifest(layout.folder), contents=False)
+        for array in open_store(layout).values() if contents and not problems else ():
+            for rows in row_blocks(array.shape[0], array.chunk_rows):
+                array[rows]  # is checked by that
     except CorruptDataError as error:
         problems = [str(error)]
     if problems:
@@ -349,7 +343,7 @@ def build_item(task: BlockTask, item: FeatureItem, inputs: NDArray[Any] | None =
         progress.advance(stop - first)
     for name, values in made.items():
         files |= arrays[f"{part}/{name}"].write(some.start, values)
-    write_record(layout.markers / f"{item.name}.json", {"item": item.name, "files": files})
+    write_record(layout.markers / f"{item.name}.json", {"files": files})
     return item.n_rows
 
 
@@ -394,30 +388,35 @@ def prepare(
     n_inputs = arrays["standardisation/mean"].shape[0]
     written = arrays["standardisation/mean"].write(0, np.array(features.mean or np.zeros(n_inputs)))
     written |= arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
-    write_record(layout.markers / "standardisation.json", {"item": "standardisation", "files": written})
+    write_record(layout.markers / "standardisation.json", {"files": written})
     items = [FeatureItem(part, rows) for part in PARTS for rows in row_blocks(shape.n_rows(part), shape.item_rows)]
-    done = _items_done(layout, arrays)
-    known = _arrays_of(layout, {name: entry for files in done.values() for name, entry in files.items()})
-    of_size = {item: files for item, files in done.items() if not compare(layout.arrays, files, contents=False)}
-    whole = {item for item, files in of_size.items() if not _damaged(known, files)}
-    return (layout, features), [item for item in items if item.name not in whole]
+    known = _arrays_of(layout, _files_done(layout, arrays))
+    return (layout, features), [item for item in items if not _is_done(item, known)]
 
 
 def finish(layout: FeatureLayout) -> None:
     """Write the manifest of a store whose items are all done; from here on the store counts as built."""
-    items = _items_done(layout, open_arrays(layout.arrays)).values()
-    seal(layout.folder, {f"{layout.arrays.name}/{name}": digest for files in items for name, digest in files.items()})
+    files = _files_done(layout, open_arrays(layout.arrays))
+    seal(layout.folder, {f"{layout.arrays.name}/{name}": entry for name, entry in files.items()})
 
 
-def _items_done(layout: FeatureLayout, arrays: Mapping[str, StoredArray]) -> dict[str, dict[str, FileDigest]]:
-    """Return the digests of the files of each item that is done, by name; one whose record is damaged is not."""
-    done = dict[str, dict[str, FileDigest]]()
+def _files_done(layout: FeatureLayout, arrays: Mapping[str, StoredArray]) -> dict[str, FileDigest]:
+    """Return the digests of the files of all items that are done; one whose record is damaged is not."""
+    done = dict[str, FileDigest]()
     for path in layout.markers.glob("[!.]*.json"):
         with suppress(CorruptDataError):
-            record = read_record(path)
-            sizes = {name: arrays[name.rpartition("/c/")[0]].chunk_file_bytes for name in record["files"]}
-            done[record["item"]] = {name: FileDigest(sizes[name], digest) for name, digest in record["files"].items()}
+            for name, digest in read_record(path)["files"].items():
+                done[name] = FileDigest(arrays[name.rpartition("/c/")[0]].chunk_file_bytes, digest)
     return done
+
+
+def _is_done(item: FeatureItem, arrays: Mapping[str, StoredArray]) -> bool:
+    with suppress(CorruptDataError):
+        for name, array in arrays.items():
+            if name.startswith(f"{item.part}/"):
+                array[item.rows]  # is checked by that
+        return True
+    return False
 
 
 def _array_specs(shape: FeatureShape, source: Source) -> list[ArraySpec]:
