@@ -202,8 +202,8 @@ class StoredArray:
         return CorruptDataError(f"{where}: {reason}; remove the store and build it again")
 
 
-def open_arrays(root: Path) -> dict[str, StoredArray]:
-    """Open a store of ours, its arrays by path ("train/X"); no data is looked at.
+def open_arrays(root: Path, digests: Mapping[str, str] | None = None) -> dict[str, StoredArray]:
+    """Open a store of ours, its arrays by path ("train/X"); no data is looked at. digests: of what is read of them.
 
     Raises MissingDataError where there is none, CorruptDataError where it is not zarr v3 or holds an array in a form
     that we do not write.
@@ -211,5 +211,5 @@ def open_arrays(root: Path) -> dict[str, StoredArray]:
     arrays = {}
     for path, node in zarr_metadata.read_nodes(root).items():
         shape, dtype, chunk_rows = zarr_metadata.check_our_array(root / path, node)
-        arrays[path] = StoredArray(root, path, shape, np.dtype(dtype).newbyteorder("<"), chunk_rows)
+        arrays[path] = StoredArray(root, path, shape, np.dtype(dtype).newbyteorder("<"), chunk_rows, digests)
     return arrays

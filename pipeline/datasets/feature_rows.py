@@ -245,13 +245,8 @@ def open_store(layout: FeatureLayout) -> dict[str, StoredArray]:
     metadata = {name: entry for name, entry in files.items() if name.endswith(NODE_FILE)}
     if problems := compare(layout.folder, metadata, contents=True):
         raise CorruptDataError(f"{_fault(layout, problems)}; delete the folder to build it again")
-    return _arrays_of(layout, {name.removeprefix(f"{layout.arrays.name}/"): entry for name, entry in files.items()})
-
-
-def _arrays_of(layout: FeatureLayout, files: Mapping[str, FileDigest]) -> dict[str, StoredArray]:
-    """Return the arrays of a store by name, of which only such chunk files are read."""
-    digests = {name: entry.digest for name, entry in files.items()}
-    return {name: replace(array, digests=digests) for name, array in open_arrays(layout.arrays).items()}
+    digests = {name.removeprefix(f"{layout.arrays.name}/"): entry.digest for name, entry in files.items()}
+    return open_arrays(layout.arrays, digests)
 
 
 def is_built(layout: FeatureLayout, warn: Callable[[str], object] = str, *, contents: bool = False) -> bool:
@@ -390,23 +385,23 @@ def prepare(
     written |= arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
     write_record(layout.markers / "standardisation.json", {"files": written})
     items = [FeatureItem(part, rows) for part in PARTS for rows in row_blocks(shape.n_rows(part), shape.item_rows)]
-    known = _arrays_of(layout, _files_done(layout, arrays))
-    return (layout, features), [item for item in items if not _is_done(item, known)]
+    arrays = open_arrays(layout.arrays, _digests_done(layout))
+    return (layout, features), [item for item in items if not _is_done(item, arrays)]
 
 
 def finish(layout: FeatureLayout) -> None:
     """Write the manifest of a store whose items are all done; from here on the store counts as built."""
-    files = _files_done(layout, open_arrays(layout.arrays))
-    seal(layout.folder, {f"{layout.arrays.name}/{name}": entry for name, entry in files.items()})
+    arrays, digests = open_arrays(layout.arrays), _digests_done(layout)
+    sizes = {name: arrays[name.rpartition("/c/")[0]].chunk_file_bytes for name in digests}
+    seal(layout.folder, {f"{layout.arrays.name}/{name}": FileDigest(sizes[name], digests[name]) for name in digests})
 
 
-def _files_done(layout: FeatureLayout, arrays: Mapping[str, StoredArray]) -> dict[str, FileDigest]:
-    """Return the digests of the files of all items that are done; one whose record is damaged is not."""
-    done = dict[str, FileDigest]()
+def _digests_done(layout: FeatureLayout) -> dict[str, str]:
+    """Return the digests of the chunk files of all items that are done; one whose record is damaged is not."""
+    done = dict[str, str]()
     for path in layout.markers.glob("[!.]*.json"):
         with suppress(CorruptDataError):
-            for name, digest in read_record(path)["files"].items():
-                done[name] = FileDigest(arrays[name.rpartition("/c/")[0]].chunk_file_bytes, digest)
+            done |= read_record(path)["files"]
     return done
 
 
