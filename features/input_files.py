@@ -23,7 +23,7 @@ from features.errors import DataError, MissingInputError, UnavailableError
 _PIECE_BYTES = 1 << 20
 PACKED_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}  # and what Arrow calls them
 _PARTS = {"train", "test"}
-IDX_NAMES = "*-idx?-ubyte*"  # The pattern of the names of MNIST's files.
+_IDX_NAMES = "*-idx?-ubyte*"  # The pattern of the names of MNIST's files.
 CSV_SUFFIXES = (".csv", ".tsv")
 TABLE_SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 KNOWN_TABLES = ".csv, .tsv (also .gz, .zst) or .parquet, or a folder of such"
@@ -213,6 +213,11 @@ def table_files(path: Path) -> list[Path]:
     return files
 
 
+def data_files(path: Path) -> list[Path]:
+    """Return the files of a folder in MNIST's IDX layout, of a table, or a file itself. Raises as `table_files`."""
+    return sorted(path.glob(_IDX_NAMES)) or table_files(path)
+
+
 def is_picture_folder(path: Path) -> bool:
     """Return whether a path names a folder of pictures. Tables beside a single folder of pictures are meant instead."""
     if path.suffix == ".zarr" or is_table_file(path.name) or not path.is_dir() or _has_idx_files(path):
@@ -222,7 +227,7 @@ def is_picture_folder(path: Path) -> bool:
 
 def _has_idx_files(folder: Path) -> bool:
     """Return whether a folder has files in MNIST's IDX layout: tables beside them are others."""
-    return next(folder.glob(IDX_NAMES), None) is not None
+    return next(folder.glob(_IDX_NAMES), None) is not None
 
 
 def _parts_below(folder: Path) -> Iterator[Path]:

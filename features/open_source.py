@@ -19,15 +19,15 @@ import numpy as np
 
 from features.array_sources import ArrayDigests, open_arrays, open_idx, open_npz
 from features.errors import CHANGED, DataError, MissingInputError, UnavailableError, UsageError
-from features.images import BYTE_SCALE, IDX_FILES, idx_file, idx_files
+from features.images import BYTE_SCALE, IDX_FILES, idx_files
 from features.input_files import (
     KNOWN_PICTURES,
     KNOWN_TABLES,
+    data_files,
     is_picture_folder,
     is_table,
     open_plain,
     stamp,
-    table_files,
     walk,
 )
 from features.row_draws import row_keys
@@ -342,10 +342,8 @@ def stamp_of(spec: SourceSpec) -> tuple:
         files = sorted(path.rglob("*"))
     elif is_picture_folder(path):
         files = [folder for top in tops if top.is_dir() for folder, _, _ in walk(top)]
-    elif path.is_dir() and not is_table(path):
-        files = [file for file in (idx_file(path, name) for name in IDX_FILES) if file is not None]
     else:
-        files = [file for top in tops for file in (table_files(top) if is_table(top) else [top])]
+        files = [file for top in tops for file in data_files(top)]
     for file in files:
         with suppress(OSError):  # of a dangling link; opening it will say so
             stamps.append(stamp(file))

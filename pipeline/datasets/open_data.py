@@ -20,15 +20,7 @@ from numpy.typing import NDArray
 
 from features.array_sources import ArrayDigests, digest_arrays, open_npz, outline_digests, used_arrays
 from features.errors import CHANGED, DataError
-from features.input_files import (
-    IDX_NAMES,
-    content_stamp,
-    is_picture_folder,
-    is_table,
-    pictures_below,
-    stamp,
-    table_files,
-)
+from features.input_files import content_stamp, data_files, is_picture_folder, is_table, pictures_below, stamp
 from features.open_source import changed, close_files, open_source, stamp_of, with_copies
 from features.source import Source, SourceSpec, Tick
 from pipeline.runtime import stopping
@@ -137,8 +129,7 @@ def _known(file: Path, form: Any) -> Any:
 
 def _stamps(path: Path) -> list[list[Any]]:
     if not is_picture_folder(path):
-        files = sorted(path.glob(IDX_NAMES)) or table_files(path)
-        return [[*stamp(file), content_stamp(file)] for file in files]
+        return [[*stamp(file), content_stamp(file)] for file in data_files(path)]
     files = [path / name for name in pictures_below(path).names]  # the content is compared whenever it is decoded
     return [list(stamp(file)) for file in files if file.exists()]
 
