@@ -88,7 +88,7 @@ class StoredArray:
     dtype: np.dtype[Any]
     chunk_rows: int
     digests: Mapping[str, str] | None = field(default=None, compare=False, repr=False)  # as `write` returned them
-    kept: dict[int, NDArray[Any]] = field(default_factory=dict, compare=False, repr=False)  # rows of a chunk
+    kept: dict[int, NDArray[Any]] = field(default_factory=dict, init=False, compare=False, repr=False)  # a chunk
 
     @property
     def chunk_file_bytes(self) -> int:
