@@ -227,7 +227,7 @@ def stream_blocks(
 
 
 def read_rows(shape: FeatureShape) -> int:
-    """Return how many rows are read at once, where a block has no more: some chunks, whose ends are read twice."""
+    """Return how many rows are read at once, where a block has no more: some chunks."""
     return min(4 * shape.chunk_rows, READ_BYTES // (4 * shape.n_features))
 
 
