@@ -1,18 +1,20 @@
-"""Arrays in files, read without pickle: those of an .npz whole, an .npy file by rows, alone or in a folder of such."""
+"""Arrays in files, read without pickle: those of .npz and IDX files whole, .npy files by rows, also in a folder."""
 
 import contextlib
 import math
 from collections.abc import Container, Iterable, Iterator
 from io import BufferedReader
 from pathlib import Path
+from threading import Lock
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from features.errors import CHANGED, DataError, UnavailableError
+from features.images import read_idx, read_idx_shape
 from features.input_files import check_npy_folder, npy_files, open_plain, stamp
-from features.rows import TAKE_BYTES, RowArray, Some, row_bytes
+from features.rows import TAKE_BYTES, RowArray, Some, digest_rows, row_bytes
 
 
 class NpyRows:
@@ -63,6 +65,27 @@ class NpyRows:
         if stream.readinto(out.reshape(-1).view(np.uint8).data) < out.nbytes:
             raise DataError(f"{self._path}: {CHANGED}")
         return out
+
+
+class IdxRows:
+    """The array (n, …) u1 of an IDX file, read whole at the first use; DataError where it is not that of a `sha256`."""
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, path: Path, n_dimensions: int) -> None:
+        self.shape, self.sha256 = read_idx_shape(path, n_dimensions), ""
+        self.nbytes = math.prod(self.shape)
+        self._path, self._lock = path, Lock()
+        self._read: np.ndarray | None = None
+
+    def __getitem__(self, rows: Some) -> np.ndarray:
+        with self._lock:
+            if self._read is None:
+                read = read_idx(self._path, len(self.shape))
+                if self.sha256 and digest_rows(read) != self.sha256:
+                    raise DataError(f"{self._path}: {CHANGED}")
+                self._read = read
+        return self._read[rows]
 
 
 def array_names(path: Path) -> list[str]:

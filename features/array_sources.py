@@ -1,9 +1,9 @@
 """Sources from arrays: those of .npz, .npy and IDX files; and what arrays of inputs and labels may hold."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from numbers import Integral, Real
 from pathlib import Path
@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from features.array_files import array_names, read_arrays
+from features.array_files import IdxRows, array_names, read_arrays
 from features.cell_text import NULL_WORDS, misread, text_of
 from features.errors import DataError
-from features.images import BYTE_SCALE, IDX_FILES, rescaled, scale_of_parts
-from features.row_draws import RowKeys, group_keys, row_keys
+from features.images import BYTE_SCALE, IDX_FILES, IDX_PARTS, scale_of_parts
+from features.row_draws import RowKeys, group_keys
 from features.rows import RowArray, Rows, check_lengths, check_whole, digest_rows, pieces_of
 from features.source import PARTS, Keeper, Source, SourceSpec, Tick, source_of
 from features.tables.encoding import array_warnings
@@ -144,18 +144,41 @@ def keys_of_groups(groups: Any, n_rows: int, name: str = "groups") -> RowKeys:
         raise DataError(f"{name}: {error}") from None
 
 
-def source_of_idx(spec: SourceSpec, name: str, arrays: dict[str, np.ndarray], *, are_published: bool = False) -> Source:
-    """Return the source of what `IDX_FILES` hold, of any size. Row keys of published images are found when needed."""
-    digests = {key: digest_rows(array) for key, array in arrays.items()}
-    scale = scale_of_parts([(key, [arrays[key]]) for key in IDX_FILES if IDX_FILES[key] > 1])
+def open_idx(
+    spec: SourceSpec,
+    name: str,
+    files: Mapping[str, Path],
+    keeper: Keeper | None = None,
+    check: Callable[[], object] | None = None,
+) -> Source:
+    """Open the files of `IDX_FILES`, of any size. Images are read where they are needed, once for what `keeper` keeps.
+
+    check: raises where published files are others, before they are read; keys of their rows are found when needed.
+    """
+    keys: list[Names] = [(f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte", None, None) for part in IDX_PARTS]
+    first = keys[0][0]
+
+    @cache
+    def arrays() -> dict[str, IdxRows]:
+        return {key: IdxRows(file, IDX_FILES[key]) for key, file in files.items()}
+
+    def read(tick: Tick) -> ArrayDigests:
+        if check is not None:
+            check()
+        return _digests_of(arrays(), keys, tick)
+
+    request = {"arrays": keys, "are_published": check is not None}
+    found = (
+        read(lambda n_rows: None) if keeper is None else keeper.read(files[first].parent, request, read, ArrayDigests)
+    )
+    of_parts: Sequence[RowKeys | None] = [None] * 2
+    if found.keys is not None and check is None:
+        of_parts = np.split(found.keys, [arrays()[first].shape[0]])
     given = []
-    for part in ("train", "t10k"):
-        images, labels = arrays[f"{part}-images-idx3-ubyte"], arrays[f"{part}-labels-idx1-ubyte"]
-        if len(images) != len(labels):
-            raise DataError(f"{name}: {part}-images holds {len(images)} images, {part}-labels {len(labels)} labels")
-        keys = None if are_published else row_keys(rescaled(images, scale))
-        given.append(Rows(images, labels.astype(np.int64), keys=keys))
-    return source_of(spec, name, given, False, {"source": "idx", "sha256": digests}, scale)
+    for (images, labels, *_), of_rows in zip(keys, of_parts, strict=True):
+        arrays()[images].sha256 = found.sha256[images]
+        given.append(Rows(arrays()[images], arrays()[labels][:].astype(np.int64), keys=of_rows))
+    return source_of(spec, name, given, False, {"source": "idx", "sha256": dict(found.sha256)}, found.scale)
 
 
 def is_frame(values: Any) -> bool:

@@ -23,6 +23,7 @@ LEAST_FRACTION = 1 / 16  # Images whose largest fraction is smaller are on anoth
 LEAST_FRACTION_OF_BYTES = 127  # So are images whose largest fraction is above 1, and not above this.
 N_COLOURS = 3
 # The four files of MNIST's layout, without ".gz", and their dimensions.
+IDX_PARTS = ("train", "t10k")
 IDX_FILES = {
     "train-images-idx3-ubyte": 3,
     "train-labels-idx1-ubyte": 1,
@@ -146,25 +147,32 @@ def idx_file(folder: Path, name: str) -> Path | None:
 def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
     """Read an IDX file, raw or gzip by its first bytes: uint8, images with 3 dimensions or labels with 1.
 
-    Raises FileNotFoundError where there is no such file, DataError where it is damaged, or not as its header says.
-    """
-    with open_plain(path) as stream:
-        return parse_idx(stream.read(), n_dimensions, str(path))
-
-
-def parse_idx(content: bytes, n_dimensions: int, name: str) -> np.ndarray:
-    """Return the array in the content of an IDX file. Raises as `read_idx`.
-
     The format is big-endian: two zero bytes, a type (8 = unsigned byte, the only one read here), the number of
     dimensions, a uint32 for each, then the bytes in C order.
+
+    Raises FileNotFoundError where there is no such file, DataError where it is damaged, or not as its header says.
     """
-    try:
-        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{name}: damaged gzip stream, cut short or with bytes after its end ({error})") from error
-    begin, head = 4 + 4 * n_dimensions, bytes((0, 0, 8, n_dimensions))
-    shape = tuple(np.frombuffer(content[4:begin].ljust(begin - 4, b"\0"), ">u4").tolist())
-    if content[:4] != head or len(content) != begin + math.prod(shape) or 0 in shape:
-        told = f"its {len(content)} bytes begin with 0x{content[:4].hex()} and promise the shape {shape}"
-        raise DataError(f"{name}: is no IDX file of unsigned bytes in {n_dimensions} dimensions; {told}")
-    return np.frombuffer(content, np.uint8, offset=begin).reshape(shape)
+    shape, content = _idx_content(path, n_dimensions, None)
+    return np.frombuffer(content, np.uint8).reshape(shape)
+
+
+def read_idx_shape(path: Path, n_dimensions: int) -> tuple[int, ...]:
+    """Return the shape that the header of an IDX file promises. Raises as `read_idx`."""
+    return _idx_content(path, n_dimensions, 0)[0]
+
+
+def _idx_content(path: Path, n_dimensions: int, n_bytes: int | None) -> tuple[tuple[int, ...], bytes]:
+    """Return the shape in the header of an IDX file, and so many bytes after it; None: all, as the shape wants."""
+    with open_plain(path) as stream:
+        is_packed = stream.peek(2).startswith(b"\x1f\x8b")
+        try:
+            unpacked = gzip.GzipFile(fileobj=stream) if is_packed else stream
+            header, content = unpacked.read(4 + 4 * n_dimensions), unpacked.read(n_bytes)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(f"{path}: damaged gzip stream, cut short or with bytes after its end ({error})") from error
+    shape = tuple(np.frombuffer(header[4:].ljust(4 * n_dimensions, b"\0"), ">u4").tolist())
+    is_whole = n_bytes is not None or len(content) == math.prod(shape)
+    if header[:4] != bytes((0, 0, 8, n_dimensions)) or not is_whole or 0 in shape:
+        told = f"its {len(header + content)} bytes begin with 0x{header[:4].hex()} and promise the shape {shape}"
+        raise DataError(f"{path}: is no IDX file of unsigned bytes in {n_dimensions} dimensions; {told}")
+    return shape, content

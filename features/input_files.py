@@ -24,6 +24,7 @@ _PIECE_BYTES = 1 << 20
 PACKED_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}  # and what Arrow calls them
 _PARTS = {"train", "test"}
 _ZARR_FILES = ("zarr.json", ".zgroup", ".zarray")
+_IDX_NAMES = "*-idx?-ubyte*"  # The pattern of the names of MNIST's files.
 _ARRAYS = re.compile(rf"[^.].*\.npy|.*-idx.-ubyte.*|{'|'.join(map(re.escape, _ZARR_FILES))}")
 CSV_SUFFIXES = (".csv", ".tsv")
 TABLE_SUFFIXES = (*CSV_SUFFIXES, ".parquet")
@@ -212,6 +213,11 @@ def table_files(path: Path) -> list[Path]:
         if other is not file and other.resolve() == file.resolve():
             raise read_twice(file, other)
     return files
+
+
+def data_files(path: Path) -> list[Path]:
+    """Return the .npy or IDX files of a folder, those of a table, or a file itself. Raises as `table_files`."""
+    return npy_files(path) or sorted(path.glob(_IDX_NAMES)) or table_files(path)
 
 
 def is_picture_folder(path: Path) -> bool:

@@ -10,27 +10,26 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import distribution
 from pathlib import Path
 from threading import Lock
 
 import numpy as np
 
-from features.array_sources import open_arrays, source_of_idx
+from features.array_sources import open_arrays, open_idx
 from features.errors import CHANGED, DataError, MissingInputError, UnavailableError, UsageError
-from features.images import BYTE_SCALE, IDX_FILES, idx_file, idx_files, parse_idx, read_idx
+from features.images import BYTE_SCALE, IDX_FILES, idx_files
 from features.input_files import (
     KNOWN_PICTURES,
     KNOWN_TABLES,
+    data_files,
     is_of_arrays,
     is_picture_folder,
     is_table,
     is_zarr,
-    npy_files,
     open_plain,
     stamp,
-    table_files,
     walk,
 )
 from features.row_draws import row_keys
@@ -159,11 +158,11 @@ def fetch(
     return folder
 
 
-def open_mnist(spec: SourceSpec) -> Source:
+def open_mnist(spec: SourceSpec, keeper: Keeper | None) -> Source:
     """Open MNIST: 60 000 and 10 000 images of 28 x 28 bytes, ten classes; 55 MB. Errors as `find` and `read_files`."""
-    contents = read_files("mnist", find("mnist", spec.data_dir))
-    arrays = {name: parse_idx(contents[f"{name}.gz"], n, name) for name, n in IDX_FILES.items()}
-    return source_of_idx(spec, "mnist", arrays, are_published=True)
+    folder = find("mnist", spec.data_dir)
+    files = {name: folder / f"{name}.gz" for name in IDX_FILES}
+    return open_idx(spec, "mnist", files, keeper, partial(read_files, "mnist", folder))
 
 
 def open_digits(spec: SourceSpec) -> Source:
@@ -240,7 +239,6 @@ def _regression(spec: SourceSpec, name: str, inputs: np.ndarray, targets: np.nda
 
 
 _OPENERS = {
-    "mnist": open_mnist,
     "digits": open_digits,
     "usps": open_usps,
     "boston": open_boston,
@@ -252,7 +250,7 @@ _OPENERS = {
 def open_source(spec: SourceSpec, keeper: Keeper | None = None) -> Source:
     """Open what `spec` describes; kept open in this process for as long as the files keep size and time stamps.
 
-    `keeper` keeps what was found in tables, pictures and .npy files; without one the inputs of tables are in memory.
+    `keeper` keeps what was found in files; without one the inputs of tables are in memory.
 
     Raises UsageError for an unknown data set or file type, or more rows asked for than there are; MissingInputError
     where a file is not there; DataError where one is damaged or invalid; UnavailableError where no mirror answers.
@@ -289,6 +287,8 @@ def close_files() -> None:
 
 
 def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
+    if spec.dataset == "mnist":
+        return open_mnist(spec, keeper)
     if spec.dataset in NAMED:
         return _OPENERS[spec.dataset](spec)
     path = Path(spec.dataset)
@@ -301,10 +301,9 @@ def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
 
         return open_table(spec, path, keeper)
     if is_of_arrays(path):
-        return open_arrays(spec, path, keeper)
+        return open_arrays(spec, path, keeper if path.is_dir() else None)
     if path.is_dir() and not is_zarr(path):
-        arrays = {name: read_idx(file, IDX_FILES[name]) for name, file in idx_files(path, IDX_FILES).items()}
-        return source_of_idx(spec, path.resolve().name, arrays)
+        return open_idx(spec, path.resolve().name, idx_files(path, IDX_FILES), keeper)
     raise unknown_data(spec.dataset)
 
 
@@ -334,10 +333,8 @@ def stamp_of(spec: SourceSpec) -> tuple:
     tops = [path, *([Path(spec.test)] if spec.test else [])]
     if is_picture_folder(path):
         files = [folder for top in tops if top.is_dir() for folder, _, _ in walk(top)]
-    elif path.is_dir() and not is_table(path):
-        files = npy_files(path) or [file for file in (idx_file(path, name) for name in IDX_FILES) if file is not None]
     else:
-        files = [file for top in tops for file in (table_files(top) if is_table(top) else [top])]
+        files = [file for top in tops for file in data_files(top)]
     for file in files:
         with suppress(OSError):  # of a dangling link; opening it will say so
             stamps.append(stamp(file))

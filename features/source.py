@@ -65,7 +65,7 @@ Tick = Callable[[int], None]  # It is told how many more rows were read.
 
 
 class Keeper(Protocol):
-    """Keeps the first readings of tables, pictures and .npy files; see `pipeline.datasets.open_data`."""
+    """Keeps the first readings of files; see `pipeline.datasets.open_data`."""
 
     def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], Any], form: Any, /) -> Any:
         """Return the kept reading of a path for a request, as a `form` of arrays, or read it now."""

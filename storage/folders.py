@@ -1,7 +1,7 @@
 """Folders: the manifest of a feature store, removal, sweeping after a kill, and locks.
 
 A feature store is filled in place by files that are fsynced, and its `MANIFEST.json` is written and fsynced last. It
-states the size and sha256 of every file: a store is whole when its manifest is there and every file is as it says.
+states size and digest of every file: a store is whole when its manifest is there and every file is as it says.
 
 The lock on a folder ends with its process, however that dies: flock(2) on a small file that names its holder. The
 kernel frees it when the last descriptor closes: nothing to clean up after kill -9, and no unlock command.
@@ -41,10 +41,10 @@ from storage.folder_layouts import MANIFEST_NAME
 
 
 class FileDigest(NamedTuple):
-    """Size in bytes and sha256 (64 lowercase hex digits) of one file."""
+    """Size in bytes of one file, and its digest in hex: sha256; of a chunk of an array as `StoredArray.write` says."""
 
     bytes: int
-    sha256: str
+    digest: str
 
 
 def digest_file(path: Path) -> FileDigest:

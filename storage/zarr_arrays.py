@@ -8,7 +8,6 @@ Format: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html
 """
 
 import contextlib
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,20 +89,19 @@ class StoredArray:
     dtype: np.dtype[Any]
     chunk_rows: int
     digests: Mapping[str, str] | None = field(default=None, compare=False, repr=False)  # as `write` returned them
-    # By name of a chunk file, sha256 and crc32c when it was last read: sha256, which takes as long as reading, is not
-    # computed again while the crc32c stays.
-    matched: dict[str, tuple[str, bytes]] = field(default_factory=dict, compare=False, repr=False)
+    kept: dict[int, NDArray[Any]] = field(default_factory=dict, init=False, compare=False, repr=False)  # a chunk
 
     @property
     def chunk_file_bytes(self) -> int:
         return self.chunk_rows * math.prod(self.shape[1:]) * self.dtype.itemsize + _CRC_BYTES
 
     def write(self, start: int, values: ArrayLike) -> dict[str, str]:
-        """Write whole chunks from row `start` on, fsync them, and return the sha256 (hex) of each chunk file.
+        """Write whole chunks from row `start` on, fsync them, and return the crc32c (hex) of each chunk file.
 
-        The last chunk of the array may be shorter. Keys are file names relative to the store's root. Cost: one pass for
-        crc32c, one for sha256. Raises CannotWriteError naming the file, its bytes and the cause.
+        The last chunk of the array may be shorter. Keys are file names relative to the store's root. Raises
+        CannotWriteError naming the file, its bytes and the cause.
         """
+        self.kept.clear()
         values, size = np.ascontiguousarray(values), self.chunk_rows
         stop = start + len(values)
         assert (values.dtype, values.shape[1:]) == (self.dtype, self.shape[1:])
@@ -124,26 +122,24 @@ class StoredArray:
         return digests
 
     def _write_chunk(self, name: str, data: NDArray[np.uint8]) -> str:
-        """Write the decoded bytes of one chunk; return the sha256 of the file. `write` fsyncs the folders."""
+        """Write the decoded bytes of one chunk; return the crc32c that ends the file. `write` fsyncs the folders."""
         folder = (self.root / name).parent
         if not folder.is_dir():
             disk.make_folder(folder.parent)
             with write_errors(folder), contextlib.suppress(FileExistsError):
                 disk.low_mkdir(folder)
         crc = google_crc32c.value(data).to_bytes(_CRC_BYTES, "little")
-        digest = hashlib.sha256(data.data)
-        digest.update(crc)
         with disk.replacing(self.root / name, data.nbytes + _CRC_BYTES, sync_folder=False) as stream:
             stream.write(data.data)
             stream.write(crc)
-        return digest.hexdigest()
+        return crc.hex()
 
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
         """Return the rows from a first one to before another, or those of some numbers, in their order, with repeats.
 
         Every touched chunk is read once and verified; a missing one is an error, never zeros. Where `digests` are
-        known, the sha256 of its file is verified too (1.5 GB/s). Memory: the result and, where a chunk is touched in
-        part, one chunk.
+        known, its crc32c must be the one that was written. Memory: the result and, where a chunk is touched in part,
+        one chunk.
 
         Raises CorruptDataError naming array, rows and file where a chunk is missing, truncated or altered,
         UnavailableStoreError where the file system refuses.
@@ -166,8 +162,14 @@ class StoredArray:
         return out
 
     def _rows_of(self, chunk: int, start: int, stop: int) -> NDArray[Any]:
-        held, first = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype), chunk * self.chunk_rows
-        self._read_chunk(chunk, held)
+        """Return some rows of a chunk, which is kept until others are read: the next block often has the rest of it."""
+        held = self.kept.get(chunk)
+        if held is None:
+            self.kept.clear()
+            held = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype)
+            self._read_chunk(chunk, held)
+            self.kept[chunk] = held
+        first = chunk * self.chunk_rows
         return held[start - first : stop - first]
 
     def _name(self, chunk: int) -> str:
@@ -177,12 +179,12 @@ class StoredArray:
         return range(start // self.chunk_rows, -(-stop // self.chunk_rows)) if stop > start else range(0)
 
     def _read_chunk(self, chunk: int, rows: NDArray[Any]) -> None:
-        """Fill `rows` (chunk_rows, …) with a chunk and check its crc32c, and its sha256 if known."""
+        """Fill `rows` (chunk_rows, …) with a chunk and check its crc32c."""
         name, out = self._name(chunk), rows.reshape(-1).view(np.uint8)
         path = self.root / name
         try:
             with disk.read_errors(path):
-                size = path.stat().st_size  # of a pipe or a device 0, and that is not opened
+                size = path.lstat().st_size  # of a pipe or a device 0, of a link other: neither is opened
                 if size != self.chunk_file_bytes:
                     raise self._damage(chunk, f"{size} bytes, wanted {self.chunk_file_bytes}")
                 with path.open("rb") as stream:
@@ -192,16 +194,8 @@ class StoredArray:
             raise self._damage(chunk, "it is missing") from None
         if google_crc32c.value(out) != int.from_bytes(trailer, "little"):
             raise self._damage(chunk, "its content does not match its crc32c")
-        digests = self.digests
-        if digests is None or self.matched.get(name) == (digests.get(name), trailer):
-            return
-        if name not in digests:
-            raise self._damage(chunk, "no digest was recorded for it: it was never committed")
-        digest = hashlib.sha256(out.data)
-        digest.update(trailer)
-        if digest.hexdigest() != digests[name]:
-            raise self._damage(chunk, "its content does not match its sha256")
-        self.matched[name] = digests[name], trailer
+        if self.digests is not None and self.digests.get(name) != trailer.hex():
+            raise self._damage(chunk, "it is not the one that was committed")
 
     def _damage(self, chunk: int, reason: str) -> CorruptDataError:
         start, stop = chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.shape[0])
@@ -209,8 +203,8 @@ class StoredArray:
         return CorruptDataError(f"{where}: {reason}; remove the store and build it again")
 
 
-def open_arrays(root: Path) -> dict[str, StoredArray]:
-    """Open a store of ours, its arrays by path ("train/X"); no data is looked at.
+def open_arrays(root: Path, digests: Mapping[str, str] | None = None) -> dict[str, StoredArray]:
+    """Open a store of ours, its arrays by path ("train/X"); no data is looked at. digests: of what is read of them.
 
     Raises MissingDataError where there is none, CorruptDataError where metadata are not in the form that we write.
     """

@@ -260,8 +260,8 @@ def open_store(layout: FeatureLayout) -> dict[str, StoredArray]:
     metadata = {name: entry for name, entry in files.items() if name.endswith(NODE_FILE)}
     if problems := compare(layout.folder, metadata, contents=True):
         raise CorruptDataError(f"{_fault(layout, problems)}; delete the folder to build it again")
-    digests = {name.removeprefix(f"{layout.arrays.name}/"): entry.sha256 for name, entry in files.items()}
-    return {name: replace(array, digests=digests) for name, array in open_arrays(layout.arrays).items()}
+    digests = {name.removeprefix(f"{layout.arrays.name}/"): entry.digest for name, entry in files.items()}
+    return open_arrays(layout.arrays, digests)
 
 
 def is_built(layout: FeatureLayout, warn: Callable[[str], object] = str, *, contents: bool = False) -> bool:
@@ -269,7 +269,10 @@ def is_built(layout: FeatureLayout, warn: Callable[[str], object] = str, *, cont
     if not layout.manifest.exists():
         return False
     try:
-        problems = compare(layout.folder, read_manifest(layout.folder), contents=contents)
+        problems = compare(layout.folder, read_manifest(layout.folder), contents=False)
+        for array in open_store(layout).values() if contents and not problems else ():
+            for rows in row_blocks(array.shape[0], array.chunk_rows):
+                array[rows]  # is checked by that
     except CorruptDataError as error:
         problems = [str(error)]
     if problems:
@@ -348,7 +351,7 @@ def build_item(task: BlockTask, item: FeatureItem, inputs: NDArray[Any] | None =
         progress.advance(stop - first)
     for name, values in made.items():
         files |= arrays[f"{part}/{name}"].write(some.start, values)
-    write_record(layout.markers / f"{item.name}.json", {"item": item.name, "files": files})
+    write_record(layout.markers / f"{item.name}.json", {"files": files})
     return item.n_rows
 
 
@@ -389,29 +392,37 @@ def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest)
     create_arrays(layout.arrays, _array_specs(shape, source), {"description": shape.description})
     arrays = open_arrays(layout.arrays)
     n_inputs = arrays["standardisation/mean"].shape[0]
-    arrays["standardisation/mean"].write(0, np.array(features.mean or np.zeros(n_inputs)))
-    arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
+    written = arrays["standardisation/mean"].write(0, np.array(features.mean or np.zeros(n_inputs)))
+    written |= arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
+    write_record(layout.markers / "standardisation.json", {"files": written})
     items = [FeatureItem(part, rows) for part in PARTS for rows in row_blocks(shape.n_rows(part), shape.item_rows)]
-    done = _items_done(layout, arrays)
-    whole = {name for name, files in done.items() if not compare(layout.arrays, files, contents=True)}
-    return (layout, features), [item for item in items if item.name not in whole]
+    arrays = open_arrays(layout.arrays, _digests_done(layout))
+    return (layout, features), [item for item in items if not _is_done(item, arrays)]
 
 
 def finish(layout: FeatureLayout) -> None:
     """Write the manifest of a store whose items are all done; from here on the store counts as built."""
-    items = _items_done(layout, open_arrays(layout.arrays)).values()
-    seal(layout.folder, {f"{layout.arrays.name}/{name}": digest for files in items for name, digest in files.items()})
+    arrays, digests = open_arrays(layout.arrays), _digests_done(layout)
+    sizes = {name: arrays[name.rpartition("/c/")[0]].chunk_file_bytes for name in digests}
+    seal(layout.folder, {f"{layout.arrays.name}/{name}": FileDigest(sizes[name], digests[name]) for name in digests})
 
 
-def _items_done(layout: FeatureLayout, arrays: Mapping[str, StoredArray]) -> dict[str, dict[str, FileDigest]]:
-    """Return the digests of the files of each item that is done, by name; one whose record is damaged is not."""
-    done = dict[str, dict[str, FileDigest]]()
+def _digests_done(layout: FeatureLayout) -> dict[str, str]:
+    """Return the digests of the chunk files of all items that are done; one whose record is damaged is not."""
+    done = dict[str, str]()
     for path in layout.markers.glob("[!.]*.json"):
         with suppress(CorruptDataError):
-            record = read_record(path)
-            sizes = {name: arrays[name.rpartition("/c/")[0]].chunk_file_bytes for name in record["files"]}
-            done[record["item"]] = {name: FileDigest(sizes[name], sha256) for name, sha256 in record["files"].items()}
+            done |= read_record(path)["files"]
     return done
+
+
+def _is_done(item: FeatureItem, arrays: Mapping[str, StoredArray]) -> bool:
+    with suppress(CorruptDataError):
+        for name, array in arrays.items():
+            if name.startswith(f"{item.part}/"):
+                array[item.rows]  # is checked by that
+        return True
+    return False
 
 
 def _array_specs(shape: FeatureShape, source: Source) -> list[ArraySpec]:

@@ -1,7 +1,7 @@
 """Data of the user, opened as a plan has seen them.
 
-What was found in tables, pictures and .npy files, all but inputs, stands beside the feature stores: it is found by
-their path and by what was asked of them, and read again where a file has another size or other times.
+The first reading of files, without their inputs, is kept beside the feature stores: it is found by path and request,
+and done again where a file has another size or other times.
 """
 
 import json
@@ -20,13 +20,12 @@ from features.array_sources import open_arrays
 from features.errors import CHANGED, DataError
 from features.input_files import (
     content_stamp,
+    data_files,
     is_of_arrays,
     is_picture_folder,
     is_table,
-    npy_files,
     pictures_below,
     stamp,
-    table_files,
 )
 from features.open_source import changed, close_files, open_source, with_copies
 from features.source import Source, SourceSpec, Tick
@@ -40,7 +39,7 @@ from storage.files import digest_of, make_folder, remove_file
 
 @dataclass
 class Reading:
-    """How tables, pictures and .npy files are read, what that took so far, and notes of what was seen.
+    """How files are read, what that took so far, and notes of what was seen.
 
     tells : whether it tells its progress on standard error
     writes : whether what was found is kept
@@ -80,10 +79,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class TableRecords:
-    """What was found in tables, pictures and .npy files, a file for each, in a folder.
-
-    `reading` is of those not found there.
-    """
+    """What was found in data, a file for each, in a folder; `reading` is of those not found there."""
 
     folder: Path
     writes: bool
@@ -136,7 +132,7 @@ def _known(file: Path, form: Any) -> Any:
 
 def _stamps(path: Path) -> list[list[Any]]:
     if not is_picture_folder(path):
-        return [[*stamp(file), content_stamp(file)] for file in npy_files(path) or table_files(path)]
+        return [[*stamp(file), content_stamp(file)] for file in data_files(path)]
     files = [path / name for name in pictures_below(path).names]  # the content is compared whenever it is decoded
     return [list(stamp(file)) for file in files if file.exists()]
 
@@ -144,14 +140,12 @@ def _stamps(path: Path) -> list[list[Any]]:
 def open_data(spec: SourceSpec, identity: str | None = None, reading: Reading | None = None) -> Source:
     """Open any source; `identity`: the digest of that of the data that were planned. Raises DataError where it differs.
 
-    Each picture may have changed since it was opened, and what is kept of other data may have been deleted: such are
+    Each picture may have changed since it was opened, and what is kept of a table may have been deleted: such are
     opened again.
     """
     path, kept = Path(spec.dataset), spec.kept
-    of_pictures = is_picture_folder(path)
-    if not (of_pictures or is_table(path) or npy_files(path)):
-        kept = None
-    if (of_pictures and identity is None) or (kept is not None and not any(Path(kept).glob("*"))):
+    was_deleted = kept is not None and is_table(path) and not any(Path(kept).glob("*"))
+    if (is_picture_folder(path) and identity is None) or was_deleted:
         close_files()
     reading = reading or Reading()
     source = open_source(spec, None if kept is None else TableRecords(Path(kept), reading.writes, reading))

@@ -50,7 +50,7 @@ def evaluate_model(run: Run) -> dict[str, Any]:
         file = run.layout.model / MODEL_NAME
         if not file.exists():
             save_model(run.layout.model, _model_of_run(run), in_run=True)
-        digest = digest_file(file).sha256[:16]
+        digest = digest_file(file).digest[:16]
         found = work.store.once(f"scores/{digest}.npz", lambda: {SCORES: as_json(_scored(run, digest))})
         work.store.drop("passes")
         return dict(from_json(found[SCORES]))
@@ -114,7 +114,7 @@ def assemble_model(
     """
     rows, sigma2 = work.candidates[final.active], work.sigma2
     moved = final.points
-    points = open_features(work.features).X[rows] if moved is None else moved
+    points = work.row_task.features_of(rows) if moved is None else moved
     names = rows if index is None else index[rows]
     return SparseKernelModel(
         task=work.shape.task,
@@ -157,8 +157,7 @@ def _block_of_scores(
     final = FinalWeights.of_arrays(weights.read())
     if final.points is not None:
         chosen = task.candidates.read(mapped=True)["index"][final.active]
-        points = open_features(task.features).X[chosen]
-        before = replace(model, centers=points)
+        before = replace(model, centers=task.features_of(chosen))
     refitted = solver.refit != "none" and solver.is_penalised
     if refitted or before is not model:
         limits = () if refitted else model.limits

@@ -64,16 +64,20 @@ class RowTask:
     seed: int
     facts: TargetFacts
 
-    def kernel_of(self, candidates: NDArray[np.int64]) -> Kernel:
-        """Return the kernel of the columns of some candidates; their features are read.
+    def features_of(self, candidates: NDArray[np.int64]) -> NDArray[np.floating]:
+        """Return the features (m, d) of some candidates.
 
         A run that has the features of all candidates in one file reads them there: rows that are far apart would take
         most of a feature store.
         """
         arrays = self.candidates.read(mapped=True)
         if "X" in arrays and np.isin(candidates, arrays["index"]).all():
-            return self.kernel_at(np.asarray(arrays["X"][positions_of(arrays["index"], candidates)]))
-        return self.kernel_at(open_features(self.features).X[candidates])
+            return np.asarray(arrays["X"][positions_of(arrays["index"], candidates)])
+        return open_features(self.features).X[candidates]
+
+    def kernel_of(self, candidates: NDArray[np.int64]) -> Kernel:
+        """Return the kernel of the columns of some candidates."""
+        return self.kernel_at(self.features_of(candidates))
 
     def kernel_at(self, points: NDArray[np.floating]) -> Kernel:
         return self.kernel(points, self.sigma2, np.dtype(self.precision).type)
@@ -223,7 +227,7 @@ def stream_blocks(
 
 
 def read_rows(shape: FeatureShape) -> int:
-    """Return how many rows are read at once, where a block has no more: some chunks, whose ends are read twice."""
+    """Return how many rows are read at once, where a block has no more: some chunks."""
     return min(4 * shape.chunk_rows, READ_BYTES // (4 * shape.n_features))
 
 

@@ -93,7 +93,7 @@ def check_apart(root: Path, features_dir: Path) -> None:
 def frozen_config(layout: RunLayout) -> TrainConfig:
     """Return the frozen configuration of a run, checked by its digest."""
     record = read_environment(layout)
-    if digest_file(layout.config).sha256 != record["config"]:
+    if digest_file(layout.config).digest != record["config"]:
         fault = "not the file that the run was started with, it is damaged or was edited"
         raise CorruptDataError(f"{layout.config}: {fault}; restore it, or start a new run with the settings you want")
     return from_toml(layout.config)

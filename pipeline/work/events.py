@@ -28,7 +28,7 @@ from storage.folder_layouts import RunLayout
 Value = TypeVar("Value")
 Callback = Callable[[dict[str, Any]], object]
 STATE_SECONDS = 2.0  # between two writes of the progress for `pipeline.status`
-READ = "read"  # the first stage of a run on a table that was not read before
+READ = "read"  # the first stage of a run on tables or images that were not read before
 COMPILE = "compile"  # of loops, inside of the others, in this process
 STAGES = ("features", "candidates", "statistics", "solve", "evaluate")
 FEATURES, CANDIDATES, STATISTICS, SOLVE, EVALUATE = STAGES

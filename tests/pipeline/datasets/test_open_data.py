@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from commands import flip
-from features import input_files, open_source
+from features import array_files, images, input_files, open_source
 from features.errors import DataError
 from features.source import Source, SourceSpec, Tick
 from features.tables import readers, table_source
@@ -116,6 +116,30 @@ def test_a_table_with_other_words_or_names_in_the_same_places_is_another(tmp_pat
         kept.add(open_data(SourceSpec(str(tmp_path / "t.csv"), **ENCODED)).identity["sha256"])
         open_source.close_files()
     assert len(kept) == len(texts)
+
+
+def test_images_of_idx_files_are_read_where_they_are_needed_and_where_a_file_changed(tmp_path, monkeypatch):
+    spec = SourceSpec(str(tmp_path / "shapes"), kept=str(tmp_path / "tables"))
+    rng, readings, read = np.random.default_rng(0), [Reading() for _ in range(3)], list[Path]()
+    parts = {part: (rng.integers(0, 256, (n, 4, 5)), np.arange(n) % 3) for part, n in (("train", 9), ("t10k", 6))}
+    write_idx_folder(tmp_path / "shapes", **parts)
+    first = open_data(spec, reading=readings[0])
+    open_source.close_files()  # as in another process
+    monkeypatch.setattr(array_files, "read_idx", lambda *of: read.append(of[0]) or images.read_idx(*of))
+    second = open_data(spec, reading=readings[1])
+    assert all("labels" in path.name for path in read)
+    same(second, first)
+    assert sum("images" in path.name for path in read) == 2
+    open_source.close_files()
+    stale = open_data(spec)
+    parts["train"][0][0, 0, 0] ^= 1
+    write_idx_folder(tmp_path / "shapes", **parts)
+    with pytest.raises(DataError, match="changed"):
+        stale.train.X[:1]
+    third = open_data(spec, reading=readings[2])
+    assert [reading.n_tables for reading in readings] == [1, 0, 1]
+    assert third.identity["sha256"] != first.identity["sha256"]
+    np.testing.assert_array_equal(third.train.X[:], parts["train"][0])
 
 
 def test_other_settings_ask_other_questions(tmp_path):
