@@ -147,10 +147,9 @@ def open_data(spec: SourceSpec, identity: str | None = None, reading: Reading | 
     Each picture may have changed since it was opened, and what is kept of other data may have been deleted: such are
     opened again.
     """
-    path, kept = Path(spec.dataset), spec.kept
+    path = Path(spec.dataset)
     of_pictures = is_picture_folder(path)
-    if not (of_pictures or is_table(path) or npy_files(path)):
-        kept = None
+    kept = spec.kept if of_pictures or is_table(path) or npy_files(path) else None
     if (of_pictures and identity is None) or (kept is not None and not any(Path(kept).glob("*"))):
         close_files()
     reading = reading or Reading()
