@@ -104,10 +104,8 @@ def read_arrays(path: Path, names: Iterable[str], outlined: Container[str] = ())
 
     Raises DataError naming the file where it is damaged, or an array that holds no numbers or texts, or nothing.
     """
-    if path.is_dir():
-        return {name: NpyRows(path / f"{name}.npy") for name in names}
-    if path.suffix == ".npy":
-        return {name: NpyRows(path) for name in names}
+    if path.is_dir() or path.suffix == ".npy":
+        return {name: NpyRows(path / f"{name}.npy" if path.is_dir() else path) for name in names}
     with _npz_archive(path) as archive:
         outlines = {name: _outline(archive, name) for name in names}  # which refuse what is not read
         return {name: zeros if name in outlined else archive[name] for name, zeros in outlines.items()}

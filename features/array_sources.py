@@ -85,8 +85,7 @@ def _keys_of(spec: SourceSpec, known: Collection[str]) -> list[Names]:
     target = spec.target or "y"
     keys = ("X", target) if "X" in known and target in known else PART_KEYS
     if keys != PART_KEYS and (of_test := [name for name in PART_KEYS[2:] if name in known]):
-        told = f"has X and a test part ({of_test[0]})"
-        raise DataError(f"{spec.dataset}: {told}; call the arrays {', '.join(PART_KEYS)}")
+        raise DataError(f"{spec.dataset}: has X and a test part ({of_test[0]}); call the arrays {', '.join(PART_KEYS)}")
     missing = [key for key in keys if key not in known]
     if missing:
         found = shown(sorted(known)) or "nothing"

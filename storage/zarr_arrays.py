@@ -22,7 +22,7 @@ from storage import files as disk
 from storage.errors import CorruptDataError, MissingDataError
 from storage.files import write_errors, write_json
 
-NODE_FILE = "zarr.json"
+_NODE_FILE = "zarr.json"
 _DTYPES = ("float32", "float64", "int64", "int32", "uint64", "uint8")
 _AIM_BYTES = 4 * 2**20
 _CRC_BYTES = 4
@@ -76,7 +76,7 @@ def create_arrays(root: Path, specs: Sequence[ArraySpec], attributes: Mapping[st
     nodes[Path()] = group | {"attributes": attributes}
     for path in sorted(nodes, reverse=True):
         disk.make_folder(root / path)
-        write_json(root / path / NODE_FILE, nodes[path])
+        write_json(root / path / _NODE_FILE, nodes[path])
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def open_arrays(root: Path, digests: Mapping[str, str] | None = None) -> dict[st
 
 
 def _arrays_in(root: Path, place: Path) -> Iterator[StoredArray]:
-    file = root / place / NODE_FILE
+    file = root / place / _NODE_FILE
     try:
         with disk.read_errors(file):
             node = disk.parse_json(disk.read_plain(file))
@@ -228,7 +228,7 @@ def _arrays_in(root: Path, place: Path) -> Iterator[StoredArray]:
     except (MissingDataError, KeyError, TypeError, ValueError):
         raise CorruptDataError(f"{file}: not in the form that we write; remove the store and build it again") from None
     for entry in sorted((root / place).iterdir()):
-        if (entry / NODE_FILE).exists() and not entry.is_symlink():
+        if (entry / _NODE_FILE).exists() and not entry.is_symlink():
             yield from _arrays_in(root, place / entry.name)
 
 

@@ -36,15 +36,7 @@ from storage.errors import CorruptDataError
 from storage.files import digest_of, make_folder, read_record, remove_file, write_record
 from storage.folder_layouts import FeatureLayout
 from storage.folders import FileDigest, compare, read_manifest, remove_folder, remove_stale, seal
-from storage.zarr_arrays import (
-    NODE_FILE,
-    ArraySpec,
-    StoredArray,
-    chunk_rows_for,
-    create_arrays,
-    open_arrays,
-    row_blocks,
-)
+from storage.zarr_arrays import ArraySpec, StoredArray, chunk_rows_for, create_arrays, open_arrays, row_blocks
 
 FORMAT_VERSION = 2
 ITEM_CHUNKS = 4  # chunks of features that one task writes
@@ -82,8 +74,7 @@ class FeatureShape:
         return f"{self.digest}-{digest_sources('features')}"
 
     @property
-    def data(self) -> str:
-        """The digest of the identity of the data."""
+    def source_digest(self) -> str:
         return digest_of(self.description["source"])
 
     @property
@@ -257,7 +248,7 @@ def seen(
 def open_store(layout: FeatureLayout) -> dict[str, StoredArray]:
     """Return the arrays of a built store by name ("train/X"): every byte read is checked against the manifest."""
     files = read_manifest(layout.folder)
-    metadata = {name: entry for name, entry in files.items() if name.endswith(NODE_FILE)}
+    metadata = {name: entry for name, entry in files.items() if name.endswith(".json")}
     if problems := compare(layout.folder, metadata, contents=True):
         raise CorruptDataError(f"{_fault(layout, problems)}; delete the folder to build it again")
     digests = {name.removeprefix(f"{layout.arrays.name}/"): entry.digest for name, entry in files.items()}
@@ -287,11 +278,10 @@ def _fault(layout: FeatureLayout, problems: list[str]) -> str:
 
 def live(request: FeatureRequest, shape: FeatureShape) -> LiveFeatures:
     """Return the access to features that are computed on the fly."""
-    data = shape.data
     if not request.standardise:
-        return LiveFeatures(request, data)
-    fitted = fit_moments(open_data(request.source, data).learned(), shape, balanced=request.balanced)
-    return LiveFeatures(request, data, tuple(fitted.mean.tolist()), tuple(fitted.scale.tolist()))
+        return LiveFeatures(request, shape.source_digest)
+    fitted = fit_moments(open_data(request.source, shape.source_digest).learned(), shape, balanced=request.balanced)
+    return LiveFeatures(request, shape.source_digest, tuple(fitted.mean.tolist()), tuple(fitted.scale.tolist()))
 
 
 def fit_moments(rows: Rows, shape: FeatureShape, *, balanced: bool) -> Standardisation:

@@ -59,7 +59,7 @@ def evaluate_model(run: Run) -> dict[str, Any]:
 def _scored(run: Run, digest: str) -> dict[str, Any]:
     work, final, prefixes = run.work, run.work.store.stored(FINAL), run.work.store.stored(PREFIX_WEIGHTS)
     rows, n_centers = work.row_task, len(FinalWeights.of_arrays(final.read()).active)
-    source = open_data(run.request.source, work.shape.data)
+    source = open_data(run.request.source, work.shape.source_digest)
     opened = partial(_block_of_scores, rows, run.layout.model, final, prefixes, work.config.solver)
     task = block_pass(rows, row_grid("test", work.shape.n_test, n_centers), opened, BlockValues, (SCORES,))
     found = work.runner.add_up(task, f"{EVALUATE}-{digest}")
@@ -136,7 +136,7 @@ def assemble_model(
 
 def _model_of_run(run: Run) -> SparseKernelModel:
     request, work = run.request, run.work
-    source = open_data(request.source, work.shape.data)
+    source = open_data(request.source, work.shape.source_digest)
     assert work.final is not None
     return assemble_model(
         work,

@@ -221,8 +221,8 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
         return _open_pictures(path, asked, model, skip_bad=skip_bad)
     if is_of_arrays(path):
         names = array_names(path)
-        wanted = [name for name in _wanted(names, asked, PART_KEYS) if name in names]
-        return _open_arrays(path, asked, read_arrays(path, wanted), PART_KEYS)
+        arrays = read_arrays(path, [name for name in _wanted(names, asked, PART_KEYS) if name in names])
+        return _open_arrays(path, asked, arrays, PART_KEYS)
     if path.exists() and is_table(path):
         _refuse_part(path, asked)
         return _open_table(path, asked, model)

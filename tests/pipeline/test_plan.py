@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from features.source import SourceMemory
+from pipeline import plan as planning
 from pipeline import train
 from pipeline.config.settings import get, load, with_values
 from pipeline.config.train_config import TrainConfig
@@ -21,6 +22,7 @@ from pipeline.datasets.feature_rows import FeatureShape
 from pipeline.datasets.open_data import Reading
 from pipeline.errors import ConfigError, PlanError
 from pipeline.plan import START_SECONDS, Plan, forecast, make_plan, prepare
+from sources import write_npy
 
 MIB = 2**20
 
@@ -207,3 +209,16 @@ def test_what_it_cannot_know_and_how_it_counts():
 def test_the_command_tells_it(capsys):
     assert train.main(["digits", "--dry-run", "--workers", "1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith("seconds on 1 core")
+
+
+@pytest.mark.parametrize(("name", "too_little"), [("d.npz", "370MiB"), ("d", "340MiB")])  # which do for few rows
+def test_arrays_that_do_not_fit_are_refused_before_they_are_read(tmp_path, capsys, monkeypatch, name, too_little):
+    X = np.random.default_rng(0).random((60_000, 120))  # 55 MiB, which only those of .npz need
+    write = np.savez if name == "d.npz" else write_npy
+    write(tmp_path / name, X=X, y=np.sin(X[:, 0]))
+    line = [str(tmp_path / name), "--centers", "50", "--features-dir", str(tmp_path / "f")]
+    with monkeypatch.context() as during:
+        during.setattr(planning, "open_data", lambda *_, **__: pytest.fail("the inputs were read"))
+        assert train.main([*line, "--memory-limit", too_little]) == 71
+    smallest = capsys.readouterr().err.split("--memory-limit ")[1].split()[0]
+    assert train.main([*line, "--memory-limit", smallest, "--dry-run"]) == 0
