@@ -10,7 +10,7 @@ Format: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -204,13 +204,14 @@ class StoredArray:
 
 
 def open_arrays(root: Path, digests: Mapping[str, str] | None = None) -> dict[str, StoredArray]:
-    """Open a store of ours, its arrays by path ("train/X"); no data is looked at. digests: of what is read of them.
+    """Open a store of ours, its arrays by path ("train/X"); no data is looked at.
 
+    digests: the crc32c of each chunk file by its name, as `StoredArray.write` returned them: chunks have to have it.
     Raises MissingDataError where there is none, CorruptDataError where metadata are not in the form that we write.
     """
     if not root.is_dir():
         raise MissingDataError(f"{root}: does not exist")
-    return {array.path: array for array in _arrays_in(root, Path())}
+    return {array.path: replace(array, digests=digests) for array in _arrays_in(root, Path())}
 
 
 def _arrays_in(root: Path, place: Path) -> Iterator[StoredArray]:

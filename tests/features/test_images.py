@@ -33,7 +33,7 @@ def test_idx_folder_faults(tmp_path):
     write_folder(folder)
     labels = folder / "train-labels-idx1-ubyte.gz"
     for values, words in (
-        (np.resize([3, 7], 29), r"30 images.*29 labels"),
+        (np.resize([3, 7], 29), r"30 rows.*\(29,\)"),
         (np.full(30, 3), "one class"),
         (np.resize([3, 7], 30), "label 200"),
     ):
