@@ -24,7 +24,7 @@ Index = NDArray[np.int64]
 # the loss is at most that much larger than it has to be, and the pass over the rows is saved.
 FAR_FROM_ORIGIN = 10.0
 MOST_SQUARED_NORM = 1e3  # times σ²: beyond, products round a Gaussian's values by more than so many units
-COLUMNS_TILE = 512  # centers whose columns are computed at once: work for several threads, and long enough for BLAS
+COLUMNS_TILE = 1024  # The columns of so many centers are computed at once, since shorter products are slower.
 MEDIAN_POINTS = 1000  # between which distances are measured, at most
 TILE_ROWS = 32  # rows of a product with a metric; blocks of rows begin at multiples of it
 DIAGONAL, METRIC = "diagonal", "metric"  # squares of the derivative by each feature; products of each two
