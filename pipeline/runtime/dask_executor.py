@@ -54,8 +54,11 @@ def dask_setup(server):
             signal.signal(number, signal.SIG_IGN)
 """
 OWN_SETTINGS = {
+    "distributed.admin.tick.interval": "1s",  # Else each server wakes fifty times a second to measure itself.
     # Else a process that happens to be starting so long after a death is never started again.
     "distributed.deploy.lost-worker-timeout": "1000 days",
+    # Dask's threshold would have malloc fetch fresh pages for every block of columns.
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
     "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
     "distributed.scheduler.http.routes": [],
     "distributed.scheduler.preload": [_PRELOAD],
