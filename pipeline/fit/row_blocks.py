@@ -15,8 +15,8 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_rows import FeatureAccess, FeatureShape, open_features
 from pipeline.fit.filled_settings import value_dtype
 from pipeline.fit.target_facts import TargetFacts
-from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
+from pipeline.kernels.exact_sums import TILE_COLUMNS
+from pipeline.kernels.kernel_functions import Kernel
 from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
 from storage.arrays import Arrays, Stored
@@ -99,7 +99,7 @@ class RowGrid:
     @property
     def threads_a_piece(self) -> int:
         """How many threads find work in one block."""
-        return max(-(-self.n_columns // COLUMNS_TILE), 1) if self.sums_bytes else 1
+        return max(-(-self.n_columns // TILE_COLUMNS), 1) if self.sums_bytes else 1
 
     @property
     def n_blocks(self) -> int:
@@ -158,8 +158,8 @@ def memory_of(blocks: RowGrid, run: RunSize) -> int:
     centers = n_columns * d * (12 if in_double else 4)  # as they are read, and as they are computed with
     features = 4 * d * max(block, read) * (2 if run.config.kernel.learns_scales else 1)
     group = blocks.sums_bytes + 8 * block * n_columns + features + (8 * d * block if in_double else 0)
-    tile = block * run.itemsize * min(COLUMNS_TILE, n_columns)
-    tile += 8 * min(GRAM_TILE, n_columns) ** 2 if blocks.sums_bytes else 0
+    tile = block * run.itemsize * min(TILE_COLUMNS, n_columns)
+    tile += 8 * min(TILE_COLUMNS, n_columns) ** 2 if blocks.sums_bytes else 0
     n_groups = workers.groups(blocks.sums_bytes, blocks.n_blocks, blocks.threads_a_piece)
     return workers.processes * centers + n_groups * group + workers.threads * tile
 

@@ -20,7 +20,7 @@ from pipeline.kernels.kernel_loops import add_lower_tile
 _SUM_BITS = 62  # of the largest possible sum, in units; an int64 has one more, and a sign
 _LEAST_BOUND = 2.0**-960  # of a sum, whose unit has an inverse in float64
 _SLACK = 1.001  # by which rounding may bring a term above its bound
-TILE_COLUMNS = 1024  # of the tiles in which a Gram is added up: long enough for BLAS, and work for several threads
+TILE_COLUMNS = 1024  # Blocks and Grams are computed by so many columns: enough for BLAS, and work for several threads.
 
 
 AnyTile = TypeVar("AnyTile")
