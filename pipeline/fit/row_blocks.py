@@ -25,7 +25,7 @@ LEAST_ROWS, MOST_ROWS = 32, 2048  # A block has so many rows: longer ones are no
 MOST_VALUES = 2**24  # A block of columns has at most so many values.
 LEAST_PIECES = 32  # Eight workers share these out evenly; twice as many add every sum twice as often.
 SHORT_BYTES = 2**25  # Blocks grow with sums that are larger than this.
-READ_BYTES = 2**24  # of the features of blocks that are read together
+READ_BYTES = 2**24  # Blocks whose features take no more are read together.
 FeaturesOf = Literal["all", "held-out", "none"]
 
 

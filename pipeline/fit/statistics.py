@@ -22,10 +22,8 @@ STORING = "storing the sums of all rows"
 def accumulate_statistics(work: Workspace) -> None:
     """Commit the statistics of all training rows on all candidates, where the solves need them: fit, hold_out, all."""
     with work.events.stage(STATISTICS):
-        if work.final is not None:
-            return  # nothing reads them any more, and a finished run has none
-        if work.in_rounds:
-            return  # the solve stage computes them, for the columns it needs
+        if work.final is not None or work.in_rounds:
+            return  # A finished run reads none; in rounds the solve stage computes them, for the columns it needs.
         with work.events.status("checking those of an earlier session"):
             is_done = work.store.get(name_of(ALL), mapped=True) is not None
         if not is_done:

@@ -75,8 +75,8 @@ def _numbers(path: Path) -> list[int]:
 class MemoryMeter:
     """Samples the memory of this process and its children, found within a second; `peak_bytes` is the largest seen.
 
-    Of a tree it is the sum of proportional shares. Resident memory counts shared pages several times, but is read in a
-    thirtieth of the time: shares are read with every search, and where resident memory is larger than ever.
+    The shares of a tree's processes are added up: with every search, and where resident memory, which counts shared
+    pages several times and is read in a thirtieth of the time, is larger than ever.
     """
 
     def __init__(self, peak_bytes: int = 0) -> None:
