@@ -28,10 +28,9 @@ from pipeline.fit.row_blocks import (
 )
 from pipeline.fit.statistics import ALL, STORING, name_of, no_sums, statistics_of
 from pipeline.fit.workspace import Workspace
-from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.exact_sums import ExactSums, ForEach
+from pipeline.kernels.exact_sums import TILE_COLUMNS, ExactSums, ForEach
 from pipeline.kernels.gram_statistics import GramStatistics, joined, statistics_by_part
-from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
+from pipeline.kernels.kernel_functions import Kernel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.work.events import STATISTICS
 from pipeline.work.store import ColumnStore
@@ -226,7 +225,7 @@ def add_columns(
         replace(files.blocks, n_columns=n_columns, sums_bytes=8 * n_columns * (n_columns - n_stay)),
         partial(_open_columns, files, given),
         partial(no_sums, (ALL,), n_columns, largest, files.blocks, n_stay),
-        (n_stay, largest, COLUMNS_TILE, GRAM_TILE),
+        (n_stay, largest, TILE_COLUMNS),
     )
     return columns, statistics_by_part(work.runner.add_up(task, name))[ALL]
 

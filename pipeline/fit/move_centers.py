@@ -30,9 +30,8 @@ from pipeline.fit.row_blocks import (
 )
 from pipeline.fit.statistics import FIT, HELD_OUT, statistics_at, statistics_blocks
 from pipeline.fit.workspace import FinalWeights, Workspace
-from pipeline.kernels.exact_sums import ExactSum, ExactSums, ForEach
+from pipeline.kernels.exact_sums import TILE_COLUMNS, ExactSum, ExactSums, ForEach
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds
-from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.solvers.lbfgs import NUMBER_BYTES, Curvature, next_point
 from pipeline.solvers.ridge import RIDGES, CalibrationWeights, Refit, Weights, least_squares, refit, ridge_summary
@@ -329,7 +328,7 @@ def gradient_pass(rows: RowTask, given: Stored, points: NDArray[np.floating]) ->
         blocks,
         partial(_block_of_gradient, rows, given),
         partial(_sums_of_pulls, shape, bound, _SLACK * blocks.block_rows, blocks.n_blocks),
-        (shape, bound, rows.facts.bounds(), COLUMNS_TILE),
+        (shape, bound, rows.facts.bounds(), TILE_COLUMNS),
     )
 
 
@@ -391,6 +390,6 @@ def _block_of_gradient(rows: RowTask, given: Stored) -> AddPiece[ExactSums]:
             sums["pulls"].add(pulls.sum(axis=0), tile)
 
         n = len(points)
-        each(add_tile, [slice(first, min(first + COLUMNS_TILE, n)) for first in range(0, n, COLUMNS_TILE)])
+        each(add_tile, [slice(first, min(first + TILE_COLUMNS, n)) for first in range(0, n, TILE_COLUMNS)])
 
     return add

@@ -21,9 +21,9 @@ from pipeline.fit.kept_columns import WorkingSet, compute_residuals, kept_blocks
 from pipeline.fit.row_blocks import Needs, RowTask, RunSize, positions_of
 from pipeline.fit.target_facts import row_weights
 from pipeline.fit.workspace import Workspace
-from pipeline.kernels.exact_sums import ExactSum, ForEach
+from pipeline.kernels.exact_sums import TILE_COLUMNS, ExactSum, ForEach
 from pipeline.kernels.gram_statistics import RowBounds
-from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
+from pipeline.kernels.kernel_functions import Kernel
 from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.solvers.problem import Certificate, Problem, certify, gap_safe_screen
@@ -98,9 +98,9 @@ def correlate(
         tiles.size,
         tiles.n_tiles,
         tiles.n_of_rows,
-        (tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds, *digests),
+        (tiles, TILE_ROWS, LINE_ROWS, TILE_COLUMNS, bounds, *digests),
         sums_bytes=8 * math.prod(shape),
-        threads_a_piece=-(-TILE_ROWS // COLUMNS_TILE),
+        threads_a_piece=-(-TILE_ROWS // TILE_COLUMNS),
     )
     total = np.empty(shape)
     total[order] = work.runner.add_up(task, name, "correlations of the candidates", unit="").values()
@@ -158,7 +158,7 @@ def pricing_needs(run: RunSize) -> Needs:
         tile += 8 * (side + line) * d + 4 * line * side
     values = 8 * max(n, count_candidates(run.config, n)) * (run.shape.n_outputs + 1)
     tiles = -(-n // TILE_ROWS)
-    groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
+    groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // TILE_COLUMNS))
     kept = (8 + run.itemsize) * workers.threads * kept_blocks(n, n_columns).block_rows * n_columns
     memory = 8 * n_columns**2 + max(workers.threads * tile + (groups + 5) * values, kept + 2 * values)
     return Needs(memory, 2 * (workers.processes + 2) * values)

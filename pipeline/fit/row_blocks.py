@@ -15,18 +15,17 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_rows import FeatureAccess, FeatureShape, open_features
 from pipeline.fit.filled_settings import value_dtype
 from pipeline.fit.target_facts import TargetFacts
-from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
+from pipeline.kernels.exact_sums import TILE_COLUMNS
+from pipeline.kernels.kernel_functions import Kernel
 from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
 from storage.arrays import Arrays, Stored
 
-MOST_ROWS = 2048  # of a block: longer ones are no faster
-MOST_VALUES = 2**24  # of a block of columns
-LEAST_PIECES = 128  # which 64 workers share out evenly; twice as many add every sum twice as often
-ENOUGH_PIECES, QUICK_ROWS = 64, 192  # products of fewer rows are up to twice as slow: few pieces are enough of them
-SHORT_BYTES = 2**25  # of sums up to which blocks are short; they grow with larger ones
-READ_BYTES = 2**24  # of the features of blocks that are read together
+LEAST_ROWS, MOST_ROWS = 32, 2048  # A block has so many rows: longer ones are no faster.
+MOST_VALUES = 2**24  # A block of columns has at most so many values.
+LEAST_PIECES = 32  # Eight workers share these out evenly; twice as many add every sum twice as often.
+SHORT_BYTES = 2**25  # Blocks grow with sums that are larger than this.
+READ_BYTES = 2**24  # Blocks whose features take no more are read together.
 FeaturesOf = Literal["all", "held-out", "none"]
 
 
@@ -104,7 +103,7 @@ class RowGrid:
     @property
     def threads_a_piece(self) -> int:
         """How many threads find work in one block."""
-        return max(-(-self.n_columns // COLUMNS_TILE), 1) if self.sums_bytes else 1
+        return max(-(-self.n_columns // TILE_COLUMNS), 1) if self.sums_bytes else 1
 
     @property
     def n_blocks(self) -> int:
@@ -121,14 +120,13 @@ class RowGrid:
 def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0) -> RowGrid:
     """Return the blocks of a pass that computes so many columns and adds to sums of so many bytes; see `RowGrid`.
 
-    Blocks are many, so that many workers can share them, and no shorter than matrix products are quick with, unless
-    they would be few. Where the sums are large they are longer, since each costs a pass over the sums, and several
-    threads can work on one. Nothing else matters: the bits depend on the blocks.
+    Blocks are many, so that workers can share them. Where the sums are large blocks are longer, since each costs a pass
+    over the sums, and several threads can work on one. Their rows are a power of two, as those of the chunks of a
+    store, so that few chunks are read twice. Nothing else matters: the bits depend on the blocks.
     """
     enough = n_rows * max(-(-sums_bytes // SHORT_BYTES), 1) // LEAST_PIECES
-    enough = max(enough, min(QUICK_ROWS, n_rows // ENOUGH_PIECES))
-    rows = min(enough, MOST_ROWS, MOST_VALUES // max(n_columns, 1))
-    return RowGrid(part, n_rows, max(rows - rows % 32, 32), 0, n_columns, sums_bytes)
+    rows = max(min(enough, MOST_ROWS, MOST_VALUES // max(n_columns, 1)), LEAST_ROWS)
+    return RowGrid(part, n_rows, 1 << rows.bit_length() - 1, 0, n_columns, sums_bytes)
 
 
 @dataclass(frozen=True)
@@ -164,8 +162,8 @@ def memory_of(blocks: RowGrid, run: RunSize) -> int:
     centers = n_columns * d * (12 if in_double else 4)  # as they are read, and as they are computed with
     features = 4 * d * max(block, read) * (2 if run.config.kernel.learns_scales else 1)
     group = blocks.sums_bytes + 8 * block * n_columns + features + (8 * d * block if in_double else 0)
-    tile = block * run.itemsize * min(COLUMNS_TILE, n_columns)
-    tile += 8 * min(GRAM_TILE, n_columns) ** 2 if blocks.sums_bytes else 0
+    tile = block * run.itemsize * min(TILE_COLUMNS, n_columns)
+    tile += 8 * min(TILE_COLUMNS, n_columns) ** 2 if blocks.sums_bytes else 0
     n_groups = workers.groups(blocks.sums_bytes, blocks.n_blocks, blocks.threads_a_piece)
     return workers.processes * centers + n_groups * group + workers.threads * tile
 

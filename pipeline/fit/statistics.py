@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 from pipeline.config.train_config import what_needs_held_out_rows
 from pipeline.fit.row_blocks import Needs, RowBlock, RowGrid, RowTask, RunSize, block_pass, memory_of, row_grid
 from pipeline.fit.workspace import Workspace
-from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.exact_sums import ExactSums, ForEach
+from pipeline.kernels.exact_sums import TILE_COLUMNS, ExactSums, ForEach
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, statistics_by_part
-from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.work.events import STATISTICS
 from storage.arrays import Stored, as_arrays, as_dataclass
@@ -24,10 +22,8 @@ STORING = "storing the sums of all rows"
 def accumulate_statistics(work: Workspace) -> None:
     """Commit the statistics of all training rows on all candidates, where the solves need them: fit, hold_out, all."""
     with work.events.stage(STATISTICS):
-        if work.final is not None:
-            return  # nothing reads them any more, and a finished run has none
-        if work.in_rounds:
-            return  # the solve stage computes them, for the columns it needs
+        if work.final is not None or work.in_rounds:
+            return  # A finished run reads none; in rounds the solve stage computes them, for the columns it needs.
         with work.events.status("checking those of an earlier session"):
             is_done = work.store.get(name_of(ALL), mapped=True) is not None
         if not is_done:
@@ -97,7 +93,7 @@ def statistics_pass(
     n_kept : of the columns have a Gram: only the products with the others are added up
     """
     blocks, largest = statistics_blocks(rows.shape.n_train, n_columns, len(parts), n_kept), rows.facts.bounds()
-    key = (rows.sigma2, n_kept, parts, largest, COLUMNS_TILE, GRAM_TILE)
+    key = (rows.sigma2, n_kept, parts, largest, TILE_COLUMNS)
     return block_pass(
         rows,
         blocks,

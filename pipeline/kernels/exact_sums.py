@@ -17,12 +17,11 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.jit import product_tile
 from pipeline.kernels.kernel_loops import add_lower_tile
 
-_SUM_BITS = 62  # of the largest possible sum, in units; an int64 has one more, and a sign
-_LEAST_BOUND = 2.0**-960  # of a sum, whose unit has an inverse in float64
-_SLACK = 1.001  # by which rounding may bring a term above its bound
-TILE_COLUMNS = 1024  # of the tiles in which a Gram is added up: long enough for BLAS, and work for several threads
-
-
+_SUM_BITS = 62  # The largest possible sum has so many, in units; an int64 has one more, and a sign.
+_LEAST_BOUND = 2.0**-960  # The unit of a sum with this bound has an inverse in float64.
+_SLACK = 1.001  # Rounding may bring a term above its bound by this factor.
+TILE_COLUMNS = 1024  # Blocks and Grams are computed by so many columns: enough for BLAS, and work for several threads.
+_scratch = threading.local()  # Each thread keeps its tile: fresh pages for a product cost as much as adding it.
 AnyTile = TypeVar("AnyTile")
 # Calls a function on every tile, in any order and by any threads; returns when all are done, or raises the first error.
 ForEach = Callable[[Callable[[Any], None], Iterable[Any]], None]
@@ -32,16 +31,6 @@ def serially(function: Callable[[AnyTile], None], tiles: Iterable[AnyTile], /) -
     """Call a function on one tile after the other, in this thread."""
     for tile in tiles:
         function(tile)
-
-
-class _Scratch(threading.local):
-    """The tile that a thread computes: fresh pages for every product would cost as much as adding it."""
-
-    def __init__(self) -> None:
-        self.tile = np.empty(TILE_COLUMNS**2)
-
-
-_scratch = _Scratch()
 
 
 def unit_of(largest: ArrayLike, n_terms: int) -> NDArray[np.float64]:
@@ -132,6 +121,8 @@ class ExactGram(ExactSum):
     def _add_product(self, columns: NDArray[np.float64], i: int, j: int) -> None:
         n_columns = self.units.shape[1]
         rows, stop = slice(i, min(i + TILE_COLUMNS, n_columns)), min(j + TILE_COLUMNS, n_columns, i + TILE_COLUMNS)
+        if not hasattr(_scratch, "tile"):
+            _scratch.tile = np.empty(TILE_COLUMNS**2)
         tile = product_tile(columns, rows, slice(j, stop), _scratch.tile)
         self._add_tile(tile, i - self._kept, j, i - j + 1)
 

@@ -231,15 +231,16 @@ class StatisticsSums(ExactSums):
         """
         if not len(columns):
             return
-        new, ones = columns[:, self._kept :], np.ones(len(columns)) if weights is None else weights
-        self["column_sums"].add(ones @ new)
+        ones = np.ones(len(columns)) if weights is None else weights
         self["target_sums"].add(ones @ targets)
         self["weight_sum"].add(float(ones.sum()))
         if weights is not None and np.any(weights != 1.0):
-            roots = np.sqrt(weights)[:, None]
-            columns *= roots
-            targets = targets * roots
-        self["kty"].add(new.T @ targets)
+            ones = np.sqrt(weights)
+            columns *= ones[:, None]
+            targets = targets * ones[:, None]
+        sums = np.column_stack([targets, ones]).T @ columns[:, self._kept :]  # one reading of the columns
+        self["kty"].add(sums[:-1].T)
+        self["column_sums"].add(sums[-1])
         self["yty"].add(np.einsum("it,it->t", targets, targets))
         self["gram"].add_products(columns, each)
 

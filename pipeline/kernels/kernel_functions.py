@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.exact_sums import ForEach, serially
+from pipeline.kernels.exact_sums import TILE_COLUMNS, ForEach, serially
 from pipeline.kernels.jit import read_only
 from pipeline.kernels.kernel_loops import add_squared_slopes, direct_distances, gaussian_float32, gaussian_float64
 
@@ -24,7 +24,6 @@ Index = NDArray[np.int64]
 # the loss is at most that much larger than it has to be, and the pass over the rows is saved.
 FAR_FROM_ORIGIN = 10.0
 MOST_SQUARED_NORM = 1e3  # times σ²: beyond, products round a Gaussian's values by more than so many units
-COLUMNS_TILE = 512  # centers whose columns are computed at once: work for several threads, and long enough for BLAS
 MEDIAN_POINTS = 1000  # between which distances are measured, at most
 TILE_ROWS = 32  # rows of a product with a metric; blocks of rows begin at multiples of it
 DIAGONAL, METRIC = "diagonal", "metric"  # squares of the derivative by each feature; products of each two
@@ -87,8 +86,8 @@ class Kernel(ABC):
             rows, sizes = self._prepared(np.ascontiguousarray(X, dtype=dtype))
         order = np.arange(len(rows)) if row_order is None else row_order
         out: Values = np.empty((len(rows), self.n_centers), np.float64 if dtype == np.float64 else out_dtype)
-        starts = range(0, self.n_centers, COLUMNS_TILE)
-        tiles = [slice(j, min(j + COLUMNS_TILE, self.n_centers)) for j in starts]
+        starts = range(0, self.n_centers, TILE_COLUMNS)
+        tiles = [slice(j, min(j + TILE_COLUMNS, self.n_centers)) for j in starts]
         each(lambda tile: self._write(rows, sizes, order, out, tile), tiles)
         return out
 

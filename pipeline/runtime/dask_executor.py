@@ -36,10 +36,10 @@ from storage.errors import CannotWriteError
 
 CONNECT_SECONDS = 30  # an address that does not answer within this is given up
 ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
-_PARTING_SECONDS = 2  # for each answer while a run ends
-_LOOK_SECONDS = 2  # between two looks at who works
-_WAIT_SECONDS = 0.25  # for a result, before a request to stop is looked for
-TOLD_SECONDS = 30  # without a worker, or a sign of life of one, before it is said
+_PARTING_SECONDS = 2  # Each answer has so long while a run ends.
+_LOOK_SECONDS = 2  # Two looks at who works are so far apart.
+_WAIT_SECONDS = 0.25  # After so long without a result a request to stop is looked for.
+TOLD_SECONDS = 30  # So long without a worker, or a sign of life of one, is said.
 # How dask's client fails that has closed itself: parts of it are gone.
 _CLOSED = (RuntimeError, AttributeError, AssertionError)
 # Loaded by our own scheduler and workers. Dask gives each of them an HTTP server, without a key: it closes again.
@@ -54,8 +54,10 @@ def dask_setup(server):
             signal.signal(number, signal.SIG_IGN)
 """
 OWN_SETTINGS = {
+    "distributed.admin.tick.interval": "1s",  # By default each server wakes fifty times a second.
     # Else a process that happens to be starting so long after a death is never started again.
     "distributed.deploy.lost-worker-timeout": "1000 days",
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,  # Else each block takes fresh pages.
     "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
     "distributed.scheduler.http.routes": [],
     "distributed.scheduler.preload": [_PRELOAD],

@@ -116,8 +116,8 @@ def open_team(n_threads: int) -> Iterator[ForEach]:
 
 
 OWN_SUMS_BYTES = 2**28  # of sums that a thread has to itself; larger ones are shared by all threads of a process
-FEW_PIECES = 4  # for a group of threads; where there would be fewer, more threads work on each
-FORMAT = 1  # of the files, and of all that determines the sums but what a pass names: tiles, units
+FEW_PIECES = 4  # A group of threads has at least so many: where there would be fewer, more threads work on each.
+FORMAT = 1  # This names the form of the files, and all that determines the sums but what a pass names: tiles, units.
 _GRID, _PIECES, _SUMS = "grid", "pieces", "sums."  # in the order in which they are read
 REMEDY = "run again with `resume=auto`: they are made again"
 
