@@ -72,8 +72,11 @@ def compiling(
 @cache
 def _remove_cut_off(folder: Path) -> None:
     for kept in folder.rglob("*.nb[ic]"):
-        with suppress(OSError):  # another process may be as quick
-            if kept.name.startswith(OUR_FILES) and kept.read_bytes()[-1:] != END:
+        if not kept.name.startswith(OUR_FILES):
+            continue
+        with suppress(OSError), kept.open("rb") as stream:  # Another process may be as quick.
+            stream.seek(max(kept.stat().st_size - 1, 0))
+            if stream.read() != END:
                 kept.unlink()
 
 
