@@ -245,7 +245,7 @@ def npy_files(folder: Path) -> list[Path]:
 
 def is_of_arrays(path: Path) -> bool:
     """Return whether a path is an .npz or an .npy file, or a folder of .npy files."""
-    return bool(npy_files(path)) or (path.suffix in (".npz", ".npy") and path.is_file())
+    return bool(npy_files(path)) or (path.suffix in (".npz", ".npy") and path.exists() and not path.is_dir())
 
 
 def check_npy_folder(folder: Path) -> None:
