@@ -140,8 +140,7 @@ def answered(work: Callable[[], int | None], *, is_run: bool = False) -> int:
     A bug comes with its traceback unless a log has it. Of a run, a stop is no error; nor is a reader who leaves:
     consoles take the place of standard output and error. Of what libraries leave undone nothing is told.
     """
-    for library in ("asyncio", "zarr"):
-        logging.getLogger(library).setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     atexit.register(_end_silently)
     before = sys.stdout, sys.stderr
     consoles = sys.stdout, sys.stderr = Console(before[0]), Console(before[1])

@@ -30,7 +30,7 @@ from storage.folder_layouts import MODEL_NAME, RunLayout
 from storage.folders import digest_file, hold_lock, remove_folder, remove_stale
 
 FORMAT_VERSION = 3
-LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")
+LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "scikit-image", "scikit-learn")
 # What the bits of a model depend on: whose code the numbers come out of, and where it runs.
 DECISIVE = ("the core type of BLAS", "the kind of processor", "slkl", "numpy", "scipy", "numba", "BLAS")
 _BLAS = ("openblas", "mkl", "blis", "flexiblas")  # the pools of other kinds compute nothing themselves
