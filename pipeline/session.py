@@ -41,7 +41,7 @@ from storage.files import make_folder, read_record, remove_file
 from storage.folder_layouts import RunLayout
 from storage.folders import hold_lock, holder
 
-STORE_SECONDS = 24 * 3600.0  # for another run that builds the same store
+STORE_SECONDS = 24 * 3600.0  # A run waits this long for another one that builds the same store.
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,10 +129,7 @@ def _prepared(session: Session) -> planning.Prepared:
 
 
 def _trained(session: Session) -> TrainedRun:
-    """Hold the folder of the run, prepare, and compute. A StoppedError tells the command that goes on.
-
-    So does a note of a SchedulerError.
-    """
+    """Hold the run's folder, prepare, and compute. A StoppedError or SchedulerError tells the command that goes on."""
     stop, asked = stopping.current(), session.asked
     command = run_folder.resume_command(asked.dataset, session.root, session.config.resources.scheduler)
     stop.deadline = stop.began + (session.config.resources.time_limit or math.inf)

@@ -51,7 +51,7 @@ from storage.zarr_arrays import row_blocks
 
 BLOCK_BYTES = 64 * 2**20
 MOST_BLOCK_ROWS = 2**16
-MOST_KNOWN = 12  # classes of a model that an error lists
+MOST_KNOWN = 12  # An error lists at most these classes of a model.
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Examples:
 
     name: str  # for people
     part: str | None  # None: a whole file
-    pieces: tuple[Rows, ...]  # of arrays, files or parts: inputs as they are stored, labels, or None for these
+    pieces: tuple[Rows, ...]  # arrays, files or parts: inputs as they are stored, labels or None
     are_bytes: bool = False  # whether images became bytes when they were read
     unknown: Counter[str] = field(default_factory=Counter)  # cells read so far, by column, of an unknown category
     check: Callable[[], None] = lambda: None  # raises DataError where files are not as they were when opened
@@ -103,7 +103,7 @@ class Predictor:
     """
 
     model: SparseKernelModel
-    layout: RunLayout | None = field(default=None, repr=False)  # of the run of the model, where it is of one
+    layout: RunLayout | None = field(default=None, repr=False)  # layout of the run of the model, if any
     config: TrainConfig | None = field(default=None, repr=False)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:

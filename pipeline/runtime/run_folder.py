@@ -33,7 +33,7 @@ FORMAT_VERSION = 3
 LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")
 # What the bits of a model depend on: whose code the numbers come out of, and where it runs.
 DECISIVE = ("the core type of BLAS", "the kind of processor", "slkl", "numpy", "scipy", "numba", "BLAS")
-_BLAS = ("openblas", "mkl", "blis", "flexiblas")  # the pools of other kinds compute nothing themselves
+_BLAS = ("openblas", "mkl", "blis", "flexiblas")  # Thread pools of other kinds compute nothing.
 
 
 def default_run_dir(dataset: str) -> Path:

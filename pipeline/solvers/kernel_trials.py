@@ -31,13 +31,13 @@ from pipeline.solvers.ridge import (
 )
 
 BLOCK_ROWS = 1024
-TYPICAL_POINTS = 300  # The typical width is measured anew between so many points whenever scales change.
+TYPICAL_POINTS = 300  # Whenever scales change, the typical width is measured anew between these points.
 LEAST_GAIN = 0.01  # The least relative fall of a held-out error that counts.
-SLOPE_ROWS, SLOPE_OPERATIONS = 6000, 2e10  # Derivatives are taken of so many rows at most, and cost no more.
-ROWS_OF_A_NUMBER = 10  # By folds, so many rows have to tell each number of scales.
+SLOPE_ROWS, SLOPE_OPERATIONS = 6000, 2e10  # Derivatives are taken on at most these rows, for at most these operations.
+ROWS_OF_A_NUMBER = 10  # By folds, each number of the scales needs this number of rows.
 MOST_OF_METRIC = 200  # Of more features no metric is learned.
-PLAIN = "plain"  # features as they are
-SCALE_KINDS = (PLAIN, DIAGONAL, METRIC)  # the simple ones first
+PLAIN = "plain"  # Features stay as they are.
+SCALE_KINDS = (PLAIN, DIAGONAL, METRIC)  # Simpler kinds come first.
 _LEAST = float(np.finfo(np.float64).tiny)
 
 
@@ -75,13 +75,13 @@ class Sample:
         return columns
 
     def first(self, n_rows: int) -> "Sample":
-        """Return the first of the fit rows, so many, with all that are held out; or all where each is of a fold."""
+        """Return the first `n_rows` fit rows with all held-out rows; all rows where each is of a fold."""
         of_none, folded = np.flatnonzero(self.folds < 0), np.flatnonzero(self.folds >= 0)
         return self if len(of_none) <= n_rows else self.part(np.concatenate([of_none[:n_rows], folded]))
 
     @property
     def fitted(self) -> NDArray[np.bool_]:
-        """Which rows the weights of a trial are of: those of no fold; all where each is of one."""
+        """Which rows a trial fits: those of no fold; all where each is of one."""
         return ~(self.folds < 0) if self.by_folds else self.folds < 0
 
     @property
@@ -112,7 +112,7 @@ class Trial:
     """A fit of least squares to the fit rows of a sample, and its error on the held-out rows of each fold."""
 
     kernel: type[Kernel]
-    kind: str  # of the scales, one of SCALE_KINDS
+    kind: str  # one of SCALE_KINDS
     scales: NDArray[np.float32]  # (d,), or the root (d, d) of a metric
     sigma2: float
     n_centers: int

@@ -38,7 +38,7 @@ from storage.files import make_folder, remove_file
 
 Named = tuple[Path, Item, CheckpointsOnDisk]  # the file of its result
 RECORDS = "records"  # The array with the records of the iterations of an item, as JSON; they are told as metrics.
-WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
+WHICH = "which"  # Records name here which of several penalties they are of; it is empty where there is one.
 
 
 def note_of(record: Mapping[str, Any]) -> str:
