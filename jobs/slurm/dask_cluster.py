@@ -29,7 +29,7 @@ POLL_SECONDS = 0.5
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 ROLES = ("scheduler", "worker", "client")
 KEY_LOCK = "lock"  # The folder of a key has this file, held while its cluster lives.
-LONGEST_SECONDS = 30 * 24 * 3600  # No cluster lives longer on another machine, whose lock may not reach us.
+LONGEST_SECONDS = 30 * 24 * 3600  # After this a cluster on another machine, whose lock may not reach us, is gone.
 WORKER_DEATH_SECONDS = 60  # A worker without its scheduler for this long ends its job.
 
 

@@ -30,7 +30,7 @@ TEMPERATURE, WORDS = "temperature", "errors of rows that were held out"
 
 # Decision values are fitted to -1 and 1: a temperature of 32 leaves nothing of them, one of 2^-15 is sure of a class.
 INVERSE_TEMPERATURES = np.array([2.0**-5, 2.0**15])
-MOST_STEPS, LEAST_FALL = 100, 1e-15  # The search ends after so many steps, or where it promises so small a fall.
+MOST_STEPS, LEAST_FALL = 100, 1e-15  # The search ends after these steps, or where it promises a smaller fall.
 CALIBRATION_BYTES = 80  # The search holds these for each row and output, and two more.
 CHANCE = 2.0  # In 19 of 20 cases a parameter without effect lowers the log loss of all rows by no more.
 

@@ -21,8 +21,8 @@ from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
 from storage.arrays import Arrays, Stored
 
-LEAST_ROWS, MOST_ROWS = 32, 2048  # A block has so many rows: longer ones are no faster.
-MOST_VALUES = 2**24  # A block of columns has at most so many values.
+LEAST_ROWS, MOST_ROWS = 32, 2048  # The rows of a block are within these: longer blocks are no faster.
+MOST_VALUES = 2**24  # A block of columns has at most these values.
 LEAST_PIECES = 32  # Eight workers share these out evenly; twice as many add every sum twice as often.
 SHORT_BYTES = 2**25  # Blocks grow with sums that are larger than this.
 READ_BYTES = 2**24  # Blocks whose features take no more are read together.
@@ -90,7 +90,7 @@ class RowTask:
 class RowGrid:
     """Rows cut into blocks, by the data alone: `part` (train or test), how many of its rows, from `first` on.
 
-    And all that the memory of a pass over the blocks depends on, which `block_pass` streams and `memory_of` counts.
+    It also has what the memory of a pass depends on: `block_pass` streams the blocks, `memory_of` counts their bytes.
     """
 
     part: Part

@@ -261,10 +261,7 @@ def _origin(centers: Values) -> Values | None:
 
 
 def _checked(who: str, what: str, sizes: Values) -> Values:
-    """Return sizes (rows,), or raise InvalidDataError naming the first row or center that is too large for distances.
-
-    The largest is that with which ‖x‖² + ‖z‖² - 2 xᵀz cannot overflow on its way.
-    """
+    """Return sizes (rows,); InvalidDataError names the first row or center whose ‖x‖² + ‖z‖² - 2 xᵀz may overflow."""
     bad = np.flatnonzero(~(sizes <= float(np.finfo(sizes.dtype).max) / 8))
     if bad.size:
         place = f"row {bad[0]} of a block of {len(sizes)}" if who == "row" else f"{who} {bad[0]}"

@@ -269,10 +269,7 @@ def _array_piece(name: str, X: RowArray, y: NDArray[Any] | None) -> Rows:
 
 
 def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, *, skip_bad: bool) -> Examples:
-    """Return pictures as the model takes them: of a part, of a folder with folders of classes or without, or of files.
-
-    To skip bad ones all are decoded here, and again when they are read.
-    """
+    """Return the pictures of a part, a folder (of classes or not) or files; with `skip_bad` all are decoded twice."""
     from features.pictures import Decoder, Pictures, decode_all  # with what decodes them
 
     if model.image_scale is None:
@@ -436,7 +433,7 @@ def features_of(
 
 
 def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int, n_cancelled: int = 0) -> list[str]:
-    """Return what a user should know of the rows: so many are far from every center, in so many centers cancel."""
+    """Return the notes on the rows, with warnings where many are far from every center, or centers cancel in many."""
     told, n_rows = [*examples.notes, *unknown_words(examples.unknown)], examples.n_rows
     if 2 * n_cancelled > n_rows:
         lost = f"less than {CANCELLED:g} of what centers add is left when it is summed (center_total)"

@@ -218,7 +218,7 @@ class AssignmentResult(NamedTuple, Generic[S]):
 
 
 def threads_together(sums_bytes: int) -> int:
-    """Return how many threads share sums of so many bytes: all, if they are large, lest memory grows with threads."""
+    """Return how many threads share sums of `sums_bytes`: all, if they are large, lest memory grows with threads."""
     return 1 if sums_bytes <= OWN_SUMS_BYTES else 2**16
 
 

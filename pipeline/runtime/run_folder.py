@@ -68,10 +68,7 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
 
 
 def _refuse_others(root: Path) -> None:
-    """Raise FolderInUseError where a run's folder has what no run makes.
-
-    What a link leads to would be swept and replaced as ours; a pipe keeps whoever opens it waiting.
-    """
+    """Raise FolderInUseError for what no run makes: targets of links would be swept, pipes keep us waiting."""
     for folder, *entries in os.walk(root):
         for path in (Path(folder, name) for name in sorted(chain(*entries))):
             if path.is_symlink():

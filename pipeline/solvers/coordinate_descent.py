@@ -111,7 +111,7 @@ def run_sweep(
 
     order (visits,) i8 : coordinates in the order of their visits.
     exact : steps go to the minimum, else they are the paper's.
-    most_factorisations : the sweep ends early after so many.
+    most_factorisations : the sweep ends early after this number.
     A factorisation of G ends the sweep, so that a resumed run repeats its bits. Costs O(m0) to test a zero coordinate,
     O(m0^2) to move one.
     """

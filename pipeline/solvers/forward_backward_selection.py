@@ -1,13 +1,13 @@
 """Forward-backward selection: more centers than enough, chosen one by one, then dropped one by one.
 
-Forward, by orthogonal least squares, comes the candidate that lowers the refitted error most (mathematics.md, eqs. 60
-and 61), from a growing Cholesky factor L of gram_PP, P the chosen, kept as the rows V = L⁻¹ gram_P: over all
-candidates. Rows are added by blocks of centers, as products of matrices; within a block the candidates of the largest
-gains alone are followed.
+Forward, orthogonal least squares adds the candidate that lowers the refitted error most (mathematics.md, eqs. 60 and
+61). It keeps the rows V = L⁻¹ gram_P: over all candidates, L being the growing Cholesky factor of gram_PP, and P the
+chosen centers. Blocks of rows are added as products of matrices; within a block only the candidates of the largest
+gains are followed.
 
-What was chosen early, with few others beside it, is not what one would keep in the end. So more than enough are
-chosen, and then dropped, each the one whose loss raises the error least (eq. 65). From the last one left, any prefix is
-a model. Where first ones are clearly better than the last left, they are settled before.
+What was chosen early, with few others beside it, is not what one would keep in the end. So, backward, the center whose
+loss raises the error least is dropped (eq. 65), one after the other. In the order from the last one left, any prefix is
+a model. First centers that are clearly better than the last ones left are settled before.
 """
 
 from collections.abc import Callable, Iterator
@@ -337,7 +337,7 @@ class _Factor:
 
 
 def forward_most(size: int, n_candidates: int) -> int:
-    """Return how many centers a choice of `size` takes on its way forward, where so many add something."""
+    """Return how many centers at most a choice of `size` takes on its way forward."""
     return max(size, forward_size(n_candidates))
 
 

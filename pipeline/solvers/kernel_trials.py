@@ -128,9 +128,9 @@ class Trial:
 def kinds_of(scale: str | None, kernel: type[Kernel], sample: Sample) -> tuple[str, ...]:
     """Return the kinds of scales that are learned from a sample; none for the scale None and "none".
 
-    For "learned" all that there are: no more free numbers than fitted rows, or a tenth of them where each row is of a
-    fold; and a metric of no more features than MOST_OF_METRIC. With fewer rows scales lower the held-out error, and not
-    that of rows that are a little different.
+    "learned" means all kinds with no more free numbers than fitted rows (a tenth of them where each row is of a fold);
+    a metric has at most MOST_OF_METRIC features. On fewer rows scales lower the held-out error, but not the error of
+    rows that differ a little.
     """
     n_features = sample.X.shape[1]
     most = np.count_nonzero(sample.fitted) / (ROWS_OF_A_NUMBER if sample.by_folds else 1)
@@ -143,7 +143,7 @@ def kinds_of(scale: str | None, kernel: type[Kernel], sample: Sample) -> tuple[s
 
 
 def least_gain(n_rows: float) -> float:
-    """Return the relative fall of the error on so many held-out rows that may be chance (mathematics.md, eq. 86)."""
+    """Return the relative fall of the error on `n_rows` held-out rows that may be chance (mathematics.md, eq. 86)."""
     return max(LEAST_GAIN, 0.5 / max(n_rows, 1.0) ** 0.5)
 
 
@@ -260,10 +260,10 @@ def next_scales(sample: Sample, trial: Trial, kind: str, power: float = 1.0) -> 
 
 
 def woken_scales(sample: Sample, trial: Trial, share: float) -> NDArray[np.float32]:
-    """Return the scales of a trial, those that have become tiny a share of the largest (mathematics.md, eq. 98).
+    """Return the scales of a trial, the tiny ones raised to a share of the largest (mathematics.md, eq. 98).
 
-    A scale that has become tiny cannot grow again, since its feature has no slope: the more so where two of them matter
-    together alone. Of a metric all directions are woken.
+    A tiny scale cannot grow again, since its feature has no slope, least of all where two features matter only
+    together. Of a metric all directions are woken.
     """
     scales = trial.scales.astype(np.float64)
     if scales.ndim == 1:
@@ -306,8 +306,8 @@ def importances(scales: NDArray[np.float32]) -> NDArray[np.float64]:
 def trial_bytes(n_rows: int, n_centers: int, n_features: int, *, by_folds: bool = False) -> int:
     """Return the bytes of a trial beside the sample: points, Grams, inputs of a block and of it scaled, and columns.
 
-    These are of the rows that are held out, half of all at most, or by folds all, with three temporaries of a fold; or
-    of a block with temporaries.
+    Columns are those of the held-out rows, half of all at most (by folds all, with three temporaries of a fold), or of
+    a block with temporaries.
     """
     metric = 3 * 8 * n_features**2 if n_features <= MOST_OF_METRIC else 0
     points = 4 * n_features * 6 * n_centers
