@@ -107,7 +107,7 @@ def read_arrays(path: Path, names: Iterable[str], outlined: Container[str] = ())
     if path.is_dir() or path.suffix == ".npy":
         return {name: NpyRows(path / f"{name}.npy" if path.is_dir() else path) for name in names}
     with _npz_archive(path) as archive:
-        outlines = {name: _outline(archive, name) for name in names}  # which refuse what is not read
+        outlines = {name: _outline(archive, name) for name in names}  # Outlines refuse what is not read.
         return {name: zeros if name in outlined else archive[name] for name, zeros in outlines.items()}
 
 

@@ -36,10 +36,10 @@ class ArrayDigests:
 
     sha256: Mapping[str, str]  # by name
     scale: float | None  # what is white in images, None for other inputs
-    keys: RowKeys | None = None  # of the inputs, those of a test part behind those of the train part
+    keys: RowKeys | None = None  # keys of the inputs of a train part, then of a test part
 
 
-Names = tuple[str, str, str | None, str | None]  # of the inputs, labels, weights and groups of one set of rows
+Names = tuple[str, str, str | None, str | None]  # inputs, labels, weights and groups of one set of rows
 
 
 def open_arrays(spec: SourceSpec, path: Path, keeper: Keeper | None = None, *, outline: bool = False) -> Source:
@@ -190,7 +190,7 @@ def numeric(values: Any, name: str) -> Any:
     kind = getattr(getattr(values, "dtype", None), "kind", "")  # pandas has dtypes of its own
     if kind == "V":
         raise DataError(f"{name} holds records; give np.lib.recfunctions.structured_to_unstructured({name})")
-    if hasattr(values, "column_names"):  # of which NumPy reads dates as numbers of some unit
+    if hasattr(values, "column_names"):  # NumPy reads their dates as numbers of some unit.
         raise DataError(f"{name} is a table of Arrow; give {name}.to_pandas()")
     if hasattr(values, "collect"):
         raise DataError(f"{name} is a lazy frame; give {name}.collect()")
@@ -232,10 +232,10 @@ def _check_numbers(values: Any, name: str, place: str = "") -> None:
     array = _plain(values, name)
     check_whole(array, name)
     for cell in array.reshape(-1).tolist() if array.dtype.kind in "OTUS" and array.ndim else ():
-        if str(cell) == "<NA>":  # of pandas, in a column of objects
+        if str(cell) == "<NA>":  # pandas has these in a column of objects.
             raise DataError(f"{name} contains {cell}; write np.nan, or fill gaps in with SimpleImputer")
         held = "words" if isinstance(cell, str | bytes) else "numbers" if text_of(cell) is None else _kind_of(cell)
-        if held != "numbers" and not isinstance(cell, dict):  # of which NumPy tells what scikit-learn wants
+        if held != "numbers" and not isinstance(cell, dict):  # For dicts NumPy tells what scikit-learn wants.
             raise DataError(f"{name} holds {held}{place}, such as {cell!r:.60}; {NUMBERS}")
         if isinstance(cell, Integral) and abs(int(cell)) >= LARGEST_WHOLE:
             raise DataError(f"{name} holds whole numbers{place}, such as {cell!r:.60}; {UNTOLD}")

@@ -15,7 +15,7 @@ NULL_WORDS = ("", *_NULLS.split(","))
 # Words for truth values, which are numbers: those of pandas and of Arrow's reader of csv.
 TRUTH_WORDS = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
 MOST_CATEGORIES = 64  # The default of data.categories: of a column with more words little is learned from each.
-UNKNOWN = -1  # place of a word that is none of a list
+UNKNOWN = -1  # A word that is not in a list has this place.
 COMMAS = "numbers with a comma"
 # What may stand before the first digit of an amount, a day, a quarter of a year or a duration.
 _CURRENCY = (
@@ -44,7 +44,7 @@ _DATE = re.compile(r"[0-9]{1,4}[./:-][0-9]{1,2}([./:-].*)?")
 def misread(words: Iterable[str]) -> tuple[str, str, str] | None:
     """Return what most words of a column are that only look like words, what to do about it, and one of them."""
     alike = dict[str, list[str]]()
-    for word in islice(words, 1000):  # which are enough to know
+    for word in islice(words, 1000):  # These are enough to know.
         is_plain = word.isascii() and not isinstance(value_of(word), str)
         plain = "" if is_plain else unicodedata.normalize("NFKC", word)
         looks = (look for look, (pattern, _) in _LOOKS.items() if re.fullmatch(pattern, plain, re.I | re.S))

@@ -21,7 +21,7 @@ from features.errors import DataError, MissingInputError, UnavailableError
 from features.words import composed, has_controls, shown
 
 _PIECE_BYTES = 1 << 20
-PACKED_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}  # and what Arrow calls them
+PACKED_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}  # Arrow has these names for them.
 _PARTS = {"train", "test"}
 _ZARR_FILES = ("zarr.json", ".zgroup", ".zarray")
 _IDX_NAMES = "*-idx?-ubyte*"  # The pattern of the names of MNIST's files.
@@ -38,7 +38,7 @@ PICTURE_FORMATS = {
     "WEBP": (".webp",),
     "GIF": (".gif",),
 }
-OTHER_PICTURES = (".avif", ".dcm", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".psd", ".svg", ".tga")  # are not read
+OTHER_PICTURES = (".avif", ".dcm", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".psd", ".svg", ".tga")  # None is read.
 PICTURE_SUFFIXES = tuple(chain(*PICTURE_FORMATS.values()))
 # Names of parts, or with such a word.
 PART_NAMES = re.compile(

@@ -37,7 +37,7 @@ from features.rows import Rows, digest_rows
 from features.source import NAMED, Keeper, Source, SourceSpec, source_of
 
 _opening = Lock()
-SINC_ROWS, SINC_NOISE = 1000, 0.1  # of each part; the variance
+SINC_ROWS, SINC_NOISE = 1000, 0.1  # Each part has this number of rows; the noise has this variance.
 
 
 @dataclass(frozen=True)
@@ -336,6 +336,6 @@ def stamp_of(spec: SourceSpec) -> tuple:
     else:
         files = [file for top in tops for file in data_files(top)]
     for file in files:
-        with suppress(OSError):  # of a dangling link; opening it will say so
+        with suppress(OSError):  # Opening a dangling link will say so.
             stamps.append(stamp(file))
     return tuple(stamps)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 __version__ = "1.0.0"
-USAGE = 2  # as in `pipeline.errors`
+USAGE = 2  # `pipeline.errors` has the same exit code.
 COMPILED_BYTES = 2**21  # More than the compiled loops of a run take.
 
 

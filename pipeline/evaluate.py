@@ -22,7 +22,7 @@ from pipeline.reporting.run_facts import (
 from pipeline.runtime import stopping
 from pipeline.runtime.console import answered
 
-MOST_SHOWN_CLASSES = 20  # a wider confusion matrix fits no screen
+MOST_SHOWN_CLASSES = 20  # A wider confusion matrix fits no screen.
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -54,8 +54,8 @@ ROW_BYTES, MANY_ROWS = 64, 3_000_000
 PICTURE_BYTES = 400  # The name and path of a picture take this while its folder is read.
 
 FASTER = 1.5  # A usual core exceeds the rate of a budget by this factor; measured: 5.4e10 operations a second.
-IMAGE_OPERATIONS = 5000  # A feature of an image takes as many, with decoding and deforming.
-USUAL_CENTERS = 1500  # As many candidates get a weight; solves and later steps are on these.
+IMAGE_OPERATIONS = 5000  # A feature of an image takes these, with decoding and deforming.
+USUAL_CENTERS = 1500  # This number of candidates gets a weight; solves and later steps are on these.
 START_SECONDS = 3.0  # Interpreter and libraries, reading, and writing the model take this.
 
 

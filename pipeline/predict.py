@@ -100,7 +100,7 @@ def _predict(arguments: argparse.Namespace) -> None:
         made.append((sets, int, partial(model.sets_of, level=arguments.labels)))
     if arguments.labels is not None and not model.labels:
         raise ConfigError("--labels: the model is of a regression, which has no labels; use --interval")
-    for _, _, of_decision in made:  # which refuse what the model does not support, before anything is written
+    for _, _, of_decision in made:  # They refuse what the model does not support, before anything is written.
         of_decision(np.empty((0, len(model.intercept))))
     if arguments.explain is not None and arguments.explain < 1:
         raise UsageError(f"--explain {arguments.explain}: must be above 0")

@@ -41,7 +41,7 @@ from storage.files import make_folder, read_record, remove_file
 from storage.folder_layouts import RunLayout
 from storage.folders import hold_lock, holder
 
-STORE_SECONDS = 24 * 3600.0  # for another run that builds the same store
+STORE_SECONDS = 24 * 3600.0  # A run waits this long for another one that builds the same store.
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,7 +67,7 @@ class Session:
     """What is asked for, and the run that this is about.
 
     stored : settings of a run that goes on, as it was started with them; None for a new run
-    config : those to go by: of the run, but for what is asked anew
+    config : settings to go by: those of the run, but for what is asked anew
     """
 
     asked: Arguments
@@ -120,7 +120,6 @@ def _finished(session: Session) -> TrainedRun | None:
 
 
 def _prepared(session: Session) -> planning.Prepared:
-    """Open the data, fill in the settings that they decide, and plan the stages within the memory."""
     with MemoryMeter() as meter:  # rows that were read are split and ordered in it
         frozen = session.stored is not None
         prepared = planning.prepare(session.config, session.loaded.anew, session.reading, frozen=frozen)
@@ -129,10 +128,7 @@ def _prepared(session: Session) -> planning.Prepared:
 
 
 def _trained(session: Session) -> TrainedRun:
-    """Hold the folder of the run, prepare, and compute. A StoppedError tells the command that goes on.
-
-    So does a note of a SchedulerError.
-    """
+    """Hold the run's folder, prepare, and compute. A StoppedError or SchedulerError tells the command that goes on."""
     stop, asked = stopping.current(), session.asked
     command = run_folder.resume_command(asked.dataset, session.root, session.config.resources.scheduler)
     stop.deadline = stop.began + (session.config.resources.time_limit or math.inf)
@@ -238,10 +234,7 @@ def _fitted_and_scored(run: Run) -> dict[str, Any]:
 
 
 def _build_features(run: Run, *, contents: bool = False) -> bool:
-    """Build the feature store of a run unless a whole one is there, each byte of which is checked with `contents`.
-
-    Returns whether there was none, or a damaged one.
-    """
+    """Build the feature store unless a whole one is there (`contents`: in each byte); return whether none was."""
     layout, events = run.feature_layout, run.events
     with events.stage(FEATURES):
         if not run.work.config.resources.stores_features:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 D = TypeVar("D", bound="DataclassInstance")
 Arrays = dict[str, NDArray[Any]]
-_KINDS = "fiub"  # floats, integers, booleans; objects would need pickle
+_KINDS = "fiub"  # These are floats, integers and booleans; objects would need pickle.
 _FACTS = "facts.json"
-_ALIGNMENT = 64  # bytes, as in an .npy
+_ALIGNMENT = 64  # An .npy aligns its values to these bytes.
 _DAMAGE = (zipfile.BadZipFile, struct.error, RuntimeError, EOFError, LookupError, ValueError, TypeError)
 # NumPy reads headers by the parser of Python, which in CPython before 3.11.5 fails in threads (its issue 106905).
 _parsing = Lock()

@@ -184,7 +184,7 @@ class StoredArray:
         path = self.root / name
         try:
             with disk.read_errors(path):
-                size = path.lstat().st_size  # of a pipe or a device 0, of a link other: neither is opened
+                size = path.lstat().st_size  # A pipe or device has 0, a link another: neither is opened.
                 if size != self.chunk_file_bytes:
                     raise self._damage(chunk, f"{size} bytes, wanted {self.chunk_file_bytes}")
                 with path.open("rb") as stream:

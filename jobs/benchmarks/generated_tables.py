@@ -18,7 +18,7 @@ Table = tuple[NDArray[np.float64], NDArray, NDArray[np.float64], NDArray]
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 FONTS = [f"DejaVuS{style}" for style in ("ans", "ans-Bold", "ans-Oblique", "erif", "erif-Bold", "erif-Italic")]
 FONTS += ["DejaVuSansMono", "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "cmr10", "cmss10", "cmtt10", "cmb10"]
-SIDE = 40  # pixels of a rendered letter's box
+SIDE = 40  # A rendered letter has a square box of this side, in pixels.
 
 
 def arm(n_train: int = 10_000, n_test: int = 30_000) -> Table:

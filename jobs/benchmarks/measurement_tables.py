@@ -53,7 +53,7 @@ def whole(number: int) -> str:
     return f"{number:,}".replace(",", " ") if number >= 10_000 else str(number)
 
 
-AT_FIRST = ("compile", "reading", "features")  # what only the first run on some data takes
+AT_FIRST = ("compile", "reading", "features")  # Only the first run on some data takes these.
 CENTERS = {"centers": lambda report: f"{report['model_n_centers']}"}
 ERROR = {"test error": lambda report: f"{100 * report['error_rate']:.2f} %"}
 SECONDS = {"CPU s": cpu_seconds}

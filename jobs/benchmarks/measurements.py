@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "docs" / "measurements.json"
 BLOCK = re.compile(r"(<!-- measurements: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CODE = ("pipeline", "features", "storage", "jobs")
-NOT_CONVERGED = 3  # exit code of a training like any other: its certificate stands in the table
+NOT_CONVERGED = 3  # A training may end with this exit code: its certificate stands in the table.
 Entry = dict[str, Any]
 
 

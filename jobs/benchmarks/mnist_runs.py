@@ -29,8 +29,8 @@ from pipeline.solvers.ridge import refit
 from pipeline.train import main as train
 from storage.folder_layouts import FeatureLayout, RunLayout
 
-PAPER = Path(__file__).resolve().parents[1] / "paper" / "mnist.toml"  # what these measure, unless they say otherwise
-NOT_CONVERGED = 3  # exit code: a run like any other, and its report says so
+PAPER = Path(__file__).resolve().parents[1] / "paper" / "mnist.toml"  # Runs have these settings by default.
+NOT_CONVERGED = 3  # A run may end with this exit code; its report says so.
 NO_INTERCEPT = ("--set", "solver.intercept=false")
 # Name → the data set, the flags of its features and kernel, and σ². No intercept: `least_squares` has none.
 SETTINGS = {

@@ -30,7 +30,7 @@ from storage.folder_layouts import RunLayout
 Facts = dict[str, Any]
 Predict = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 ROOT = Path(__file__).resolve().parents[2]
-OWN = ("ridge", "greedy")  # kinds of our methods
+OWN = ("ridge", "greedy")  # These kinds of methods are ours.
 FIT_STAGES = ("candidates", "statistics", "solve")
 
 

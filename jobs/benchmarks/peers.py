@@ -27,10 +27,10 @@ from child_process import Facts, facts_of
 
 METHODS = "svc,nystroem-1000,nystroem-3000,kernel-ridge-10000,random-2000,ridge-1000,greedy-1200-3500,greedy-2000-12000"
 SIZED = r"svc|((nystroem|kernel-ridge|random|ridge)-\d+|greedy-\d+-\d+)(@\d+)?"
-INTERCEPT = ("--set", "solver.intercept=true")  # the paper's settings have none
+INTERCEPT = ("--set", "solver.intercept=true")  # The paper's settings have none.
 COLUMNS = {"centers": 9, "error, %": 10, "fit, s": 10, "predict, s": 12, "peak, MiB": 11, "model, MiB": 12}
 COLUMNS |= {"command, s": 12}  # header → width of the table's columns
-START_SECONDS = 3600.0  # imports, and reading or building the features
+START_SECONDS = 3600.0  # A start imports, and reads or builds the features.
 
 
 def options() -> argparse.Namespace:

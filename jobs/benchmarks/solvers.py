@@ -50,14 +50,14 @@ PROBLEMS = {
     "default": (["mnist"], 0.25, True),
     "abalone": (["abalone"], 2.5, True),
 }
-BLOCK_ROWS, START_SECONDS = 2048, 300.0  # start: imports, reading, just-in-time compilation
+BLOCK_ROWS, START_SECONDS = 2048, 300.0  # A start imports, reads and compiles.
 TARGETS = (1e-2, 1e-3, 1e-4, 1e-6)
-ALL_VISITED = "all visited"  # the schedule shrinking, with nothing left out
+ALL_VISITED = "all visited"  # This is the schedule shrinking, with nothing left out.
 OWN = ("newton", "shrinking", ALL_VISITED, "uniform", "paper")
 PEERS = ("celer", "skglm")
 COUNTED = ("seconds", "visits", "evaluations")
 Facts = dict[str, Any]
-Point = dict[str, Any]  # of a solve: seconds from a cold start, relative gap, active candidates, and what is counted
+Point = dict[str, Any]  # seconds of a solve from a cold start, relative gap, active candidates, and what is counted
 
 
 def options() -> argparse.Namespace:

@@ -32,12 +32,12 @@ from storage.zarr_arrays import open_arrays
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK_ROWS, CENTERS, WORKERS = 1024, 1000, (1, 2)
-WAYS = {"default": [], "paper": ["--config", str(ROOT / "jobs/paper/mnist.toml")]}  # the paper's features
-MOST = {  # times the floor of one thread
+WAYS = {"default": [], "paper": ["--config", str(ROOT / "jobs/paper/mnist.toml")]}  # "paper" has the paper's features.
+MOST = {  # Stages take at most these multiples of the floor of one thread.
     "default": {"run": 2.6, "statistics": 1.25, "solve": 0.5},
     "paper": {"run": 2.2, "statistics": 1.25, "solve": 0.3},
 }
-LEAST = {"threads": 1.75, "processes": 1.6}  # times as quick with two workers
+LEAST = {"threads": 1.75, "processes": 1.6}  # Two workers are faster by these factors at least.
 # scipy's own wrapper holds the interpreter lock, numpy's K.T @ K needs a temporary and mirrors it.
 DSYRK = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 10)(
     get_cython_function_address("scipy.linalg.cython_blas", "dsyrk")

@@ -35,8 +35,8 @@ from features.open_source import open_abalone, open_boston
 from features.source import SourceSpec
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 
-DRAWS = {"abalone": 2, "boston": 5, "digits": 2}  # splits of the tables that have no test part of their own
-SEEDS = 5  # of slkl on the first split
+DRAWS = {"abalone": 2, "boston": 5, "digits": 2}  # Tables without a test part of their own are split this often.
+SEEDS = 5  # slkl is fitted with this number of seeds on the first split.
 METHODS = ("slkl", "boosting", "CatBoost", "LightGBM")
 PACKAGES = {"CatBoost": "catboost", "LightGBM": "lightgbm"}
 

@@ -38,5 +38,5 @@ print(f"best {search.best_params_}, test accuracy {search.score(X_test, y_test):
 
 records: list[dict[str, Any]] = []
 model = SLKLClassifier(300, penalty=0.01, random_state=0, callback=records.append).fit(X, y)
-for record in (record for record in records if record["output"] == 0):  # of the first class
+for record in (record for record in records if record["output"] == 0):  # The first class is enough.
     print(f"iteration {record['iteration']:3d}  gap {record['relative_gap']:.1e}  active {record['n_active']}")

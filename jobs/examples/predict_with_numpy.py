@@ -42,7 +42,7 @@ distances = np.linalg.norm(differences, ord=1 if kernel["name"] == "product-lapl
 distances = distances / np.sqrt(kernel["sigma2"])
 columns = np.exp(-(distances**2) / 2 if kernel["name"] == "gaussian" else -distances)
 decision = columns @ arrays["weights"] + arrays["intercept"]
-decision = np.clip(decision, *about.get("limits", (-np.inf, np.inf)))  # of a regression
+decision = np.clip(decision, *about.get("limits", (-np.inf, np.inf)))  # A regression may have limits.
 log_odds = decision / about["temperature"] + about.get("offsets", 0.0)
 odds = np.exp(log_odds - log_odds.max(axis=1, keepdims=True))
 labels, probabilities = np.array(about["labels"])[decision.argmax(axis=1)], odds / odds.sum(axis=1, keepdims=True)

@@ -33,8 +33,8 @@ from storage.folder_layouts import RunLayout
 PAPER_WAY = ("--schedule", "paper")
 CERTIFIED = ("--tol", "1e-4")
 METHODS = ("SLKL", "SLKL, certified", "SLKL, refitted")
-ROOT, SETTINGS = Path(__file__).resolve().parents[2], "jobs/paper/{}.toml"  # of a data set by name: the paper's
-NOT_CONVERGED = 3  # an exit code of a run like any other: the paper's rule does not look at the gap
+ROOT, SETTINGS = Path(__file__).resolve().parents[2], "jobs/paper/{}.toml"  # Named data have the paper's settings.
+NOT_CONVERGED = 3  # A run may end with this exit code: the paper's rule does not look at the gap.
 Row = dict[str, Any]  # one cell of a table: ours and the paper's, and the command of its first run
 
 

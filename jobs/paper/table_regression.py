@@ -21,8 +21,8 @@ from features.open_source import SINC_NOISE, open_source
 from features.source import SourceSpec
 
 TABLE = "table_regression"
-WEAKER_NOISE = "sinc (noise 10 dB below the signal)"  # not below unit power, which the paper's m0 fit
-SIGNAL_POWER = 0.0954  # mean of (sin|x|/|x|)² over the square; a test holds it
+WEAKER_NOISE = "sinc (noise 10 dB below the signal)"  # The paper's m0 fit noise below unit power.
+SIGNAL_POWER = 0.0954  # The mean of (sin|x|/|x|)² over the square is this; a test holds it.
 LAMBDA = 1.0
 BASELINES = ("KRRn", "KRRM", "Unif")
 METHODS = (*BASELINES, *cells.METHODS)

@@ -13,7 +13,7 @@ import cells
 import paper
 
 TABLE = "table_usps"
-POSITIVE = 4  # the one digit whose errors fit the paper's at every M
+POSITIVE = 4  # Only the errors of this digit fit the paper's at every M.
 
 
 def cell(asked: argparse.Namespace, size: int) -> Iterator[cells.Row]:

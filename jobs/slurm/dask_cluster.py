@@ -24,13 +24,13 @@ from typing import Any
 from storage.folders import hold_lock, holder
 
 ONE_THREAD = "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1"
-STOPPED = 75  # the exit code of a run that was stopped on request and can be resumed
+STOPPED = 75  # A run ends with this exit code if it was stopped on request and can be resumed.
 POLL_SECONDS = 0.5
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 ROLES = ("scheduler", "worker", "client")
-KEY_LOCK = "lock"  # in the folder of a key, held while its cluster lives
-LONGEST_SECONDS = 30 * 24 * 3600  # that a cluster lives on another machine, whose lock may not reach us
-WORKER_DEATH_SECONDS = 60  # a worker without its scheduler for this long ends its job
+KEY_LOCK = "lock"  # The folder of a key has this file, held while its cluster lives.
+LONGEST_SECONDS = 30 * 24 * 3600  # After this a cluster on another machine, whose lock may not reach us, is gone.
+WORKER_DEATH_SECONDS = 60  # A worker without its scheduler for this long ends its job.
 
 
 class Requests:

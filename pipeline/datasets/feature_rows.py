@@ -39,7 +39,7 @@ from storage.folders import FileDigest, compare, read_manifest, remove_folder, r
 from storage.zarr_arrays import ArraySpec, StoredArray, chunk_rows_for, create_arrays, open_arrays, row_blocks
 
 FORMAT_VERSION = 2
-ITEM_CHUNKS = 4  # chunks of features that one task writes
+ITEM_CHUNKS = 4  # One task writes this number of chunks of features.
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class FeatureShape:
     digest: str = ""
     description: dict[str, Any] = field(default_factory=dict)
     weighted: tuple[Part, ...] = ()  # the parts whose rows have weights
-    dtype: str = "float32"  # of the rows
+    dtype: str = "float32"  # the features' type
 
     @property
     def store(self) -> str:
@@ -127,7 +127,7 @@ def describe(request: FeatureRequest, source: Source | None = None) -> FeatureSh
         more = f"`features.name={name}`" if name != "raw" else f"`features.deskew={deskew:g}`"
         raise ConfigError(f"`data.standardise=true` with {more}: inputs are z-scored as they are; leave one out")
     n_features = feature_length(request.features, source.input_shape)
-    read_bytes = math.prod(source.input_shape) // ITEM_CHUNKS if len(source.input_shape) > 1 else 0  # of large images
+    read_bytes = math.prod(source.input_shape) // ITEM_CHUNKS if len(source.input_shape) > 1 else 0  # large images
     description = {
         "format_version": FORMAT_VERSION,
         "source": source.identity,
@@ -377,7 +377,7 @@ def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest)
     if source.columns is not None:
         remove_folder(layout.markers)
     make_folder(layout.markers)
-    remove_file(layout.manifest)  # of a store that is damaged
+    remove_file(layout.manifest)  # It is there where a store is damaged.
     remove_stale(layout.folder)
     create_arrays(layout.arrays, _array_specs(shape, source), {"description": shape.description})
     arrays = open_arrays(layout.arrays)

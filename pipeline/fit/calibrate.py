@@ -24,23 +24,23 @@ from pipeline.solvers.candidate_budget import LEFT_OUT_ROWS
 from pipeline.solvers.held_out_losses import clipped
 from pipeline.solvers.ridge import CalibrationWeights, LabelledColumns, LabelledValues, left_out, support_fit
 
-FEW_HELD_OUT = 50  # of weights that have seen all rows: below it, all rows by least squares without them tell more
-BATCH_ROWS = 512  # that are left out at once: whole units, one more at most
+FEW_HELD_OUT = 50  # Below this, if weights have seen all rows, least squares without each row tell more.
+BATCH_ROWS = 512  # Whole units are left out together, of these rows and one unit more at most.
 TEMPERATURE, WORDS = "temperature", "errors of rows that were held out"
 
 # Decision values are fitted to -1 and 1: a temperature of 32 leaves nothing of them, one of 2^-15 is sure of a class.
 INVERSE_TEMPERATURES = np.array([2.0**-5, 2.0**15])
-MOST_STEPS, LEAST_FALL = 100, 1e-15  # The search ends after so many steps, or where it promises so small a fall.
+MOST_STEPS, LEAST_FALL = 100, 1e-15  # The search ends after these steps, or where it promises a smaller fall.
 CALIBRATION_BYTES = 80  # The search holds these for each row and output, and two more.
-CHANCE = 2.0  # what the log loss of all rows falls by where a number more tells nothing: in 19 of 20 cases by no more
+CHANCE = 2.0  # In 19 of 20 cases a parameter without effect lowers the log loss of all rows by no more.
 
 Values = NDArray[np.float64]
 
 
 def calibrate(work: Workspace, tried: CalibrationWeights) -> dict[str, Any]:
-    """Return how sure a model is, None for what does not apply: `temperature`, `conformal`.
+    """Return how sure a model is: `temperature` and `conformal`, each None where it does not apply.
 
-    The fields of a calibration, the number of rows it is from, and whether the weights have seen them; of quantiles.
+    They have the fields of a calibration (with its rows, and whether the weights have seen them) and of quantiles.
     """
     nothing, of_classes = dict.fromkeys(("temperature", "conformal")), work.shape.task != "regression"
     if not work.config.statistics.hold_out:
@@ -65,7 +65,7 @@ def calibrate(work: Workspace, tried: CalibrationWeights) -> dict[str, Any]:
         return nothing
     if of_classes:
         factors = np.array(facts.class_factors or work.given_factors or np.ones(len(work.shape.classes)))
-        factors[factors == 0.0] = 1.0  # of a class without rows
+        factors[factors == 0.0] = 1.0  # classes without rows
         weights = weights / factors[truth]
         found = best_calibration((decision, truth, weights), n_rows, np.log(factors[0] / factors))
         temperature = vars(found) | {"n_rows": n_rows, "seen": seen}
@@ -137,7 +137,7 @@ def _least_loss(f: Values, Y: Values, s: Values, offsets: Values, *, shifts: boo
 
 
 def n_calibrating(n_rows: int, n_outputs: int, hold_out: float) -> int:
-    """Return how many of the training rows calibrate: all few, or those held out that are kept."""
+    """Return how many training rows calibrate: all of few, or the held-out ones that are kept."""
     return n_rows if n_rows < LEFT_OUT_ROWS else int(hold_out * kept_share(n_rows, n_outputs) * n_rows)
 
 
@@ -150,7 +150,7 @@ def _batches(task: RowTask, tried: CalibrationWeights) -> Iterator[LabelledColum
     counts = np.ones(len(labels.y)) if weights is None else weights
     order = np.argsort(labels.groups, kind="stable")
     order = order[counts[order] > 0]
-    starts = 1 + np.flatnonzero(np.diff(labels.groups[order]))  # of units, but the first
+    starts = 1 + np.flatnonzero(np.diff(labels.groups[order]))  # The first unit starts at 0.
     ends = np.searchsorted(starts, np.arange(BATCH_ROWS, len(order), BATCH_ROWS))
     for rows in np.split(order, starts[np.unique(ends[ends < len(starts)])]):
         stopping.check()

@@ -55,7 +55,7 @@ def _candidates(work: Workspace) -> Arrays:
     labels = read_labels(work.features, work.shape.n_train)
     first = _first_rows(labels.keys)
     index, facts = _rows_of_candidates(work, first), summarise(work.config, work.shape, labels, len(first))
-    if facts.by_folds:  # which repeat no row
+    if facts.by_folds:  # Folds repeat no row.
         index = index[np.isin(index, first)]
     arrays: Arrays = {"index": index} | choose_kernel(work, index, labels, facts) | as_arrays(facts)
     # Else candidates may be all rows, and tasks read the features that they need.
@@ -72,10 +72,7 @@ def _first_rows(keys: RowKeys) -> NDArray[np.int64]:
 
 
 def _rows_of_candidates(work: Workspace, first: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the candidates' rows: all in order, or a draw, in which copies of a row, and deformed ones, come last.
-
-    first : of equal rows, the first one
-    """
+    """Return the candidates' rows: all in order, or a draw, in which copies of a row, and deformed ones, come last."""
     count, n = work.config.centers.count, work.shape.n_train
     assert count is not None  # filled in
     if len(first) < n:
@@ -108,7 +105,7 @@ def find_weights(work: Workspace) -> FinalWeights:
         final, tried = select_centers(work) if work.config.solver.selects else solve_weights(work)
         if work.config.solver.move_centers and len(final.active):
             final, tried = move_centers(work, final, tried)
-        mean = work.facts.mean  # which was taken off the targets
+        mean = work.facts.mean  # It was taken off the targets.
         final = replace(
             final,
             intercept=final.intercept + mean,

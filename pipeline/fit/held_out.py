@@ -20,7 +20,7 @@ NAMES = ("decision", "truth", "weights", "groups")
 def held_out_decisions(
     work: Workspace, task: RowTask, tried: CalibrationWeights, name: str, words: str
 ) -> tuple[Values, NDArray[Any], Values, NDArray[np.uint64]]:
-    """Return decision values (n, T) of the held-out rows, of many some, targets as stored, weights and groups (n,)."""
+    """Return decision values (n, T) of held-out rows (some of many), targets as stored, weights and groups (n,)."""
     arrays: Arrays = vars(tried.weights) | ({} if tried.points is None else {"points": tried.points})
     given = work.store.put(f"passes/{name}/weights.npz", arrays)
     grid = row_grid("train", task.shape.n_train, len(tried.weights.columns))

@@ -21,8 +21,8 @@ from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
 from storage.arrays import Arrays, Stored
 
-LEAST_ROWS, MOST_ROWS = 32, 2048  # A block has so many rows: longer ones are no faster.
-MOST_VALUES = 2**24  # A block of columns has at most so many values.
+LEAST_ROWS, MOST_ROWS = 32, 2048  # The rows of a block are within these: longer blocks are no faster.
+MOST_VALUES = 2**24  # A block of columns has at most these values.
 LEAST_PIECES = 32  # Eight workers share these out evenly; twice as many add every sum twice as often.
 SHORT_BYTES = 2**25  # Blocks grow with sums that are larger than this.
 READ_BYTES = 2**24  # Blocks whose features take no more are read together.
@@ -90,15 +90,15 @@ class RowTask:
 class RowGrid:
     """Rows cut into blocks, by the data alone: `part` (train or test), how many of its rows, from `first` on.
 
-    And all that the memory of a pass over the blocks depends on, which `block_pass` streams and `memory_of` counts.
+    It also has what the memory of a pass depends on: `block_pass` streams the blocks, `memory_of` counts their bytes.
     """
 
     part: Part
     n_rows: int
     block_rows: int
     first: int = 0
-    n_columns: int = 0  # that are computed of each block
-    sums_bytes: int = 0  # of the sums of a group of threads; 0: each block gives values of its own
+    n_columns: int = 0  # columns that are computed of each block
+    sums_bytes: int = 0  # bytes of the sums of a group of threads; 0: each block gives values of its own
 
     @property
     def threads_a_piece(self) -> int:
@@ -118,7 +118,7 @@ class RowGrid:
 
 
 def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0) -> RowGrid:
-    """Return the blocks of a pass that computes so many columns and adds to sums of so many bytes; see `RowGrid`.
+    """Return the blocks of a pass that computes `n_columns` and adds to sums of `sums_bytes`; see `RowGrid`.
 
     Blocks are many, so that workers can share them. Where the sums are large blocks are longer, since each costs a pass
     over the sums, and several threads can work on one. Their rows are a power of two, as those of the chunks of a
@@ -189,7 +189,7 @@ def block_pass(
         empty=empty,
         size=blocks.size,
         n_pieces=blocks.n_blocks,
-        run_length=max(read_rows(rows.shape) // blocks.block_rows, 1),  # of some chunks of the store
+        run_length=max(read_rows(rows.shape) // blocks.block_rows, 1),  # some chunks of the store
         grid=(blocks, *key),
         sums_bytes=blocks.sums_bytes,
         threads_a_piece=blocks.threads_a_piece,

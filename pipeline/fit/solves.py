@@ -26,10 +26,10 @@ from pipeline.work.runner import RECORDS, WHICH, note_of
 from pipeline.work.store import TaskCheckpoints
 from storage.arrays import Arrays, Stored, as_arrays, as_dataclass, as_json, from_json
 
-TO_ROUNDING = 1e-15  # relative gap asked for where the tolerance is 0; rounding ends the solve, not the gap
-SUMMARY = "summary"  # the array with the summary of a solve, as JSON
-REACHED = 1e-3  # relative gap that a solve to rounding has to reach
-EXHAUSTED = 20  # certified iterations without half the gap, after which rounding holds it
+TO_ROUNDING = 1e-15  # A tolerance of 0 asks for this relative gap; rounding ends the solve, not the gap.
+SUMMARY = "summary"  # The array of this name has the summary of a solve, as JSON.
+REACHED = 1e-3  # A solve to rounding has to reach this relative gap.
+EXHAUSTED = 20  # Rounding holds the gap if these certified iterations have not halved it.
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SolveTask:
     seed: int
     start: Stored | None  # has the "weights" (candidates, outputs) that the solves start from
     to_rounding: bool  # solve as far as float64 goes
-    number: int | None  # of the penalty, where several are tried
+    number: int | None  # number of the penalty, where several are tried
 
 
 def solve_outputs(

@@ -90,7 +90,7 @@ def statistics_pass(
     parts : FIT and HELD_OUT, one of them, or ALL
     n_columns, members : how many columns, and what holds the "columns", candidates by row, or the "points" (m, d) that
         they are of; None: the first candidates, where the features of all are committed with them
-    n_kept : of the columns have a Gram: only the products with the others are added up
+    n_kept : columns that have a Gram: only products with the others are added up
     """
     blocks, largest = statistics_blocks(rows.shape.n_train, n_columns, len(parts), n_kept), rows.facts.bounds()
     key = (rows.sigma2, n_kept, parts, largest, TILE_COLUMNS)

@@ -47,7 +47,7 @@ def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     final = FinalWeights(active, refitted.weights, refitted.intercept, weights, before, summary=summary)
     if best is not None:
         tried = CalibrationWeights(best.of_fit.weights.named(active), fit=best.of_fit)
-    elif solved.of_fit is not None:  # of a path
+    elif solved.of_fit is not None:  # The weights are from a path.
         tried = CalibrationWeights(solved.of_fit)
     else:
         tried = CalibrationWeights(refitted, everything=statistics)

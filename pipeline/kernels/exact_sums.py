@@ -17,10 +17,10 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.jit import product_tile
 from pipeline.kernels.kernel_loops import add_lower_tile
 
-_SUM_BITS = 62  # The largest possible sum has so many, in units; an int64 has one more, and a sign.
+_SUM_BITS = 62  # The largest possible sum has these bits, in units; an int64 has one more, and a sign.
 _LEAST_BOUND = 2.0**-960  # The unit of a sum with this bound has an inverse in float64.
 _SLACK = 1.001  # Rounding may bring a term above its bound by this factor.
-TILE_COLUMNS = 1024  # Blocks and Grams are computed by so many columns: enough for BLAS, and work for several threads.
+TILE_COLUMNS = 1024  # A tile has these columns: enough for BLAS, and work for several threads.
 _scratch = threading.local()  # Each thread keeps its tile: fresh pages for a product cost as much as adding it.
 AnyTile = TypeVar("AnyTile")
 # Calls a function on every tile, in any order and by any threads; returns when all are done, or raises the first error.

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.exact_sums import ExactGram, ExactSum, ExactSums, ForEach, serially
 
-LEAST_TARGET = 1e-145  # of the largest: penalties are small parts of the squares, which float64 must still tell apart
-_CENTRED_ROWS = 64  # of a Gram that are centred at once
+LEAST_TARGET = 1e-145  # Where the largest target is smaller, float64 loses penalties, small parts of squares.
+_CENTRED_ROWS = 64  # Rows of a Gram are centred in blocks of this size.
 
 
 @dataclass(frozen=True)

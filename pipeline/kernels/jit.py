@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 # Without the interpreter lock, since tasks run beside each other in threads; kept for other processes.
 compiled = partial(numba.njit, cache=True, nogil=True)
 inner = partial(numba.njit, nogil=True)  # Loops that other loops call are kept with them.
-OUR_FILES = ("kernel_loops.", "solver_loops.", "descriptors.", "deformed_copies.")  # of loops
-END = b"."  # of a file that numba keeps whole
+OUR_FILES = ("kernel_loops.", "solver_loops.", "descriptors.", "deformed_copies.")  # Loops are in these files.
+END = b"."  # numba ends a whole file with this byte.
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

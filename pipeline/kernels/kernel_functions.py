@@ -23,10 +23,10 @@ Index = NDArray[np.int64]
 # The mean is subtracted where its squared norm exceeds the points' mean squared deviation this many times; below,
 # the loss is at most that much larger than it has to be, and the pass over the rows is saved.
 FAR_FROM_ORIGIN = 10.0
-MOST_SQUARED_NORM = 1e3  # times σ²: beyond, products round a Gaussian's values by more than so many units
-MEDIAN_POINTS = 1000  # between which distances are measured, at most
-TILE_ROWS = 32  # rows of a product with a metric; blocks of rows begin at multiples of it
-DIAGONAL, METRIC = "diagonal", "metric"  # squares of the derivative by each feature; products of each two
+MOST_SQUARED_NORM = 1e3  # Beyond this multiple of σ², products round a Gaussian's values by more units than this.
+MEDIAN_POINTS = 1000  # The typical width is measured between at most these points.
+TILE_ROWS = 32  # A product with a metric has these rows; blocks of rows begin at multiples of it.
+DIAGONAL, METRIC = "diagonal", "metric"  # Scales come from squared derivatives, or from products of each two.
 
 
 class Kernel(ABC):
@@ -115,11 +115,11 @@ class Kernel(ABC):
         """
         drawn = np.sort(np.random.default_rng(0).permutation(len(points))[:MEDIAN_POINTS])
         values = points[drawn].astype(np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):  # of points that are too large: refused elsewhere
+        with np.errstate(over="ignore", invalid="ignore"):  # Points that are too large are refused elsewhere.
             centred = values - values.mean(axis=0)  # far from the origin, the distances would cancel
             squares = cls._squared_distances(centred)[np.triu_indices(len(values), 1)]
         squares = squares[np.isfinite(squares)]
-        squares = squares[squares > 1e-12 * squares.max(initial=0.0)]  # of points that differ
+        squares = squares[squares > 1e-12 * squares.max(initial=0.0)]  # distances of different points only
         return float(np.median(squares)) if len(squares) else 1.0
 
     @staticmethod
@@ -261,10 +261,7 @@ def _origin(centers: Values) -> Values | None:
 
 
 def _checked(who: str, what: str, sizes: Values) -> Values:
-    """Return sizes (rows,), or raise InvalidDataError naming the first row or center that is too large for distances.
-
-    The largest is that with which ‖x‖² + ‖z‖² - 2 xᵀz cannot overflow on its way.
-    """
+    """Return sizes (rows,); InvalidDataError names the first row or center whose ‖x‖² + ‖z‖² - 2 xᵀz may overflow."""
     bad = np.flatnonzero(~(sizes <= float(np.finfo(sizes.dtype).max) / 8))
     if bad.size:
         place = f"row {bad[0]} of a block of {len(sizes)}" if who == "row" else f"{who} {bad[0]}"
@@ -286,7 +283,6 @@ def _scale(value: np.float64, dtype: np.dtype, sigma2: float, what: str) -> np.f
 
 
 def _squared_norms(X: Values) -> Values:
-    """Return ‖x‖² of rows X (rows, d), in their dtype."""
     return np.einsum("ij,ij->i", X, X)
 
 

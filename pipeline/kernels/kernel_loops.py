@@ -12,8 +12,8 @@ _P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.flo
 _P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 _LOG2E = np.float32(1.44269504088896341)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-_ROUND = np.float32(12582912.0)  # 1.5·2²³: adding and subtracting it rounds a float32 to a whole number
-_SMALLEST = np.float32(-87.0)  # exponents are held here: below, the float32 result would not be normal
+_ROUND = np.float32(12582912.0)  # Adding and subtracting 1.5·2²³ rounds a float32 to a whole number.
+_SMALLEST = np.float32(-87.0)  # Exponents are held here: below, the float32 result would not be normal.
 _ONE, _TWO, _ZERO = np.float32(1), np.float32(2), np.float32(0)
 
 
@@ -65,8 +65,8 @@ def gaussian_float64(dots, row_norms, center_norms, scale, row_order, out, first
             out[i, first + j] = math.exp(-distance * scale)
 
 
-_STRIPE = 64  # centers that are computed on together, so that LLVM knows their number
-_FEATURES = 64  # of a stripe at once: it stays in the first cache, and their sum is rounded before it is added on
+_STRIPE = 64  # Centers are computed on in stripes of this length, which LLVM knows.
+_FEATURES = 64  # A stripe takes these at once: it stays in the first cache; their sum is rounded, then added on.
 
 
 @inner(error_model="numpy")
@@ -129,7 +129,7 @@ def direct_distances(X, centers, euclidean, distances):
                     to_x[m], to_y[m] = of_x[m], of_y[m]
 
 
-_LANES, _CENTERS = 64, 32  # rows that are computed on together, with so many centers at a time
+_LANES, _CENTERS = 64, 32  # Rows and centers are computed on together in these numbers.
 
 
 @compiled(error_model="numpy")

@@ -51,7 +51,7 @@ from storage.zarr_arrays import row_blocks
 
 BLOCK_BYTES = 64 * 2**20
 MOST_BLOCK_ROWS = 2**16
-MOST_KNOWN = 12  # classes of a model that an error lists
+MOST_KNOWN = 12  # An error lists at most these classes of a model.
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Examples:
 
     name: str  # for people
     part: str | None  # None: a whole file
-    pieces: tuple[Rows, ...]  # of arrays, files or parts: inputs as they are stored, labels, or None for these
+    pieces: tuple[Rows, ...]  # arrays, files or parts: inputs as they are stored, labels or None
     are_bytes: bool = False  # whether images became bytes when they were read
     unknown: Counter[str] = field(default_factory=Counter)  # cells read so far, by column, of an unknown category
     check: Callable[[], None] = lambda: None  # raises DataError where files are not as they were when opened
@@ -103,7 +103,7 @@ class Predictor:
     """
 
     model: SparseKernelModel
-    layout: RunLayout | None = field(default=None, repr=False)  # of the run of the model, where it is of one
+    layout: RunLayout | None = field(default=None, repr=False)  # layout of the run of the model, if any
     config: TrainConfig | None = field(default=None, repr=False)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -269,10 +269,7 @@ def _array_piece(name: str, X: RowArray, y: NDArray[Any] | None) -> Rows:
 
 
 def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, *, skip_bad: bool) -> Examples:
-    """Return pictures as the model takes them: of a part, of a folder with folders of classes or without, or of files.
-
-    To skip bad ones all are decoded here, and again when they are read.
-    """
+    """Return the pictures of a part, a folder (of classes or not) or files; with `skip_bad` all are decoded twice."""
     from features.pictures import Decoder, Pictures, decode_all  # with what decodes them
 
     if model.image_scale is None:
@@ -436,7 +433,7 @@ def features_of(
 
 
 def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int, n_cancelled: int = 0) -> list[str]:
-    """Return what a user should know of the rows: so many are far from every center, in so many centers cancel."""
+    """Return the notes on the rows, with warnings where many are far from every center, or centers cancel in many."""
     told, n_rows = [*examples.notes, *unknown_words(examples.unknown)], examples.n_rows
     if 2 * n_cancelled > n_rows:
         lost = f"less than {CANCELLED:g} of what centers add is left when it is summed (center_total)"

@@ -25,9 +25,9 @@ from pipeline.errors import ExitCode
 from pipeline.runtime.progress import repeating
 from storage.files import LIMITS
 
-_GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe, and a terminal
-LINE_SECONDS = 60.0  # between two lines where none can be drawn again
-DRAW_SECONDS = 0.5  # between two drawings of one
+_GONE = (errno.EPIPE, errno.EIO)  # A pipe and a terminal raise these once the reader has left.
+LINE_SECONDS = 60.0  # Where no line can be drawn again, a new one is written at this interval.
+DRAW_SECONDS = 0.5  # A line is drawn again at this interval.
 _FAILING = (errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EBADMSG)
 # Of an error of the system by its number: the exit code, and what to do. Our own errors tell of writing.
 _OF_SYSTEM = {

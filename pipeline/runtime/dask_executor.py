@@ -34,12 +34,12 @@ from pipeline.runtime.progress import duration
 from pipeline.runtime.run_folder import own_code
 from storage.errors import CannotWriteError
 
-CONNECT_SECONDS = 30  # an address that does not answer within this is given up
-ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
-_PARTING_SECONDS = 2  # Each answer has so long while a run ends.
-_LOOK_SECONDS = 2  # Two looks at who works are so far apart.
-_WAIT_SECONDS = 0.25  # After so long without a result a request to stop is looked for.
-TOLD_SECONDS = 30  # So long without a worker, or a sign of life of one, is said.
+CONNECT_SECONDS = 30  # An address that does not answer within this is given up.
+ALLOWED_WORKER_DEATHS = 10  # The run stops when more workers have died running one item.
+_PARTING_SECONDS = 2  # An answer may take this while a run ends.
+_LOOK_SECONDS = 2  # Workers are looked up at this interval.
+_WAIT_SECONDS = 0.25  # Without a result, a request to stop is looked for at this interval.
+TOLD_SECONDS = 30  # A longer time without a worker, or without a sign of life of one, is told.
 # How dask's client fails that has closed itself: parts of it are gone.
 _CLOSED = (RuntimeError, AttributeError, AssertionError)
 # Loaded by our own scheduler and workers. Dask gives each of them an HTTP server, without a key: it closes again.
@@ -82,7 +82,7 @@ class DaskExecutor(Executor):
         self._submitted = 0
         self.warn = lambda message: print(f"warning: {message}", file=sys.stderr, flush=True)
         self._code = own_code()
-        self._paths: list[str] = []  # that every worker must see
+        self._paths: list[str] = []  # paths that every worker must see
         self._known: set[str] = set()  # addresses of the workers that were checked
         self._looked = -math.inf  # when
         self._alone_since: float | None = None

@@ -83,7 +83,7 @@ class Executor:
             deadline = time.monotonic() + stopping.SAVE_SECONDS
             while results.qsize() < under_way and time.monotonic() < deadline:
                 time.sleep(stopping.POLL_SECONDS)
-            pool.terminate()  # of a call that has not come back: its thread is a daemon
+            pool.terminate()  # A call that has not come back is in a daemon thread.
 
     def processes(self) -> list[WorkerProcess]:
         return [WorkerProcess(None, self.workers)]

@@ -11,9 +11,9 @@ import psutil
 from pipeline.config.train_config import Resources
 from pipeline.runtime.progress import repeating
 
-DRIVER_BYTES = 290 * 2**20  # of a process that solves: interpreter, libraries and compiled code; measured
-SAMPLE_SECONDS = 0.1  # between two samples of the memory of the process tree
-SEARCH_SECONDS = 1.0  # between two searches for its processes: each reads all that the machine has
+DRIVER_BYTES = 290 * 2**20  # A process that solves takes these for interpreter, libraries and compiled code; measured.
+SAMPLE_SECONDS = 0.1  # The memory of the process tree is sampled at this interval.
+SEARCH_SECONDS = 1.0  # Its processes are searched for at this interval: a search reads all of the machine.
 
 
 def limit_bytes(resources: Resources) -> int:
@@ -80,7 +80,7 @@ class MemoryMeter:
     """
 
     def __init__(self, peak_bytes: int = 0) -> None:
-        self.peak_bytes = peak_bytes  # of the earlier sessions of a run
+        self.peak_bytes = peak_bytes  # starts from the earlier sessions of a run
         self._process = psutil.Process()
         self._children: list[psutil.Process] = []
         self._search_again = 0.0  # time.monotonic()

@@ -20,8 +20,8 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-WRITE_SECONDS = 1.0  # between two reports of a task in another process
-MEASURED_SECONDS, MEASURED_SHARE = 5.0, 0.02  # of work, before a forecast is made from it
+WRITE_SECONDS = 1.0  # A task in another process reports at this interval.
+MEASURED_SECONDS, MEASURED_SHARE = 5.0, 0.02  # A forecast needs both: seconds of work, and a share of all work.
 COMPILING = "compiling, once on this machine"
 
 
@@ -34,7 +34,7 @@ class Progress:
     unit: str = ""  # the word for what is counted; empty: a share
     words: str = ""  # what is being done
     seconds_left: float | None = None
-    step: int = 1  # of the stage, each of which counts from nothing
+    step: int = 1  # the step of the stage; each counts from nothing
 
     def text(self) -> str:
         told = (
@@ -80,7 +80,7 @@ class _Task:
                     self._file.write_text(json.dumps([self._done, self._words]), encoding="utf-8")
 
 
-_task: ContextVar[_Task | None] = ContextVar("task", default=None)  # that a thread runs, or helps with
+_task: ContextVar[_Task | None] = ContextVar("task", default=None)  # the task that a thread runs, or helps with
 
 
 def advance(units: float = 1, words: str | None = None) -> None:

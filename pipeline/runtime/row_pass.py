@@ -62,8 +62,8 @@ class RowPass(Generic[S]):
     n_pieces: int
     run_length: int  # how many consecutive pieces are best read together
     grid: tuple[object, ...]  # determines pieces and bounds: committed sums of another grid are made anew
-    sums_bytes: int = 0  # of the sums, which threads share if they are large
-    threads_a_piece: int = 1  # that find work in one piece
+    sums_bytes: int = 0  # bytes of the sums, which threads share if they are large
+    threads_a_piece: int = 1  # threads that find work in one piece
 
 
 class BlockValues:
@@ -100,7 +100,7 @@ class BlockValues:
 
 @contextmanager
 def open_team(n_threads: int) -> Iterator[ForEach]:
-    """Give what calls a function on every item in so many threads, and raises the first error when all have ended."""
+    """Give a `ForEach` of `n_threads` threads, which raises the first error when all have ended."""
     if n_threads == 1:
         yield serially
         return
@@ -115,10 +115,10 @@ def open_team(n_threads: int) -> Iterator[ForEach]:
         yield each
 
 
-OWN_SUMS_BYTES = 2**28  # of sums that a thread has to itself; larger ones are shared by all threads of a process
-FEW_PIECES = 4  # A group of threads has at least so many: where there would be fewer, more threads work on each.
+OWN_SUMS_BYTES = 2**28  # Each thread has its own sums up to this size; all threads of a process share larger ones.
+FEW_PIECES = 4  # A group of threads has at least these: where there would be fewer, more threads work on each.
 FORMAT = 1  # This names the form of the files, and all that determines the sums but what a pass names: tiles, units.
-_GRID, _PIECES, _SUMS = "grid", "pieces", "sums."  # in the order in which they are read
+_GRID, _PIECES, _SUMS = "grid", "pieces", "sums."  # Entries are read in this order.
 REMEDY = "run again with `resume=auto`: they are made again"
 
 
@@ -197,7 +197,7 @@ class Assignment:
     """What one process does of a pass."""
 
     folder: Path
-    name: str  # of the files that it commits, each attempt its own: a task that was taken for lost may run twice
+    name: str  # names its files; each attempt has its own, since a task that was taken for lost may run twice
     process: WorkerProcess
     pieces: NDArray[np.int64]  # what it adds
     earlier: tuple[Path, ...]  # the files of sums that it continues from
@@ -218,12 +218,12 @@ class AssignmentResult(NamedTuple, Generic[S]):
 
 
 def threads_together(sums_bytes: int) -> int:
-    """Return how many threads share sums of so many bytes: all, if they are large, lest memory grows with threads."""
+    """Return how many threads share sums of `sums_bytes`: all, if they are large, lest memory grows with threads."""
     return 1 if sums_bytes <= OWN_SUMS_BYTES else 2**16
 
 
 def n_groups_of(threads: int, together: int, n_pieces: int, threads_a_piece: int) -> int:
-    """Return how many groups, of `together` threads at least, the threads of a process form, each with its own sums."""
+    """Return the number of groups of at least `together` threads in a process; each group has its own sums."""
     for_memory, for_balance = -(-threads // together), max(n_pieces // FEW_PIECES, -(-threads // threads_a_piece))
     return max(min(for_memory, for_balance, n_pieces), 1)
 
@@ -237,7 +237,7 @@ class Workers:
     together: int  # least threads that share an accumulator
 
     def groups(self, sums_bytes: int, n_pieces: int, threads_a_piece: int = 1) -> int:
-        """Return how many accumulators of so many bytes there are, in a pass of so many pieces."""
+        """Return the number of accumulators of `sums_bytes` in a pass over `n_pieces`."""
         together, threads = max(threads_together(sums_bytes), self.together), self.threads // self.processes
         pieces = -(-n_pieces // self.processes)
         return self.processes * n_groups_of(threads, together, pieces, threads_a_piece)
@@ -251,7 +251,7 @@ def assign_pieces(
     every: float,
     together: int,
 ) -> list[Assignment]:
-    """Return the assignments of the processes: consecutive pieces that no `earlier` file has, as many as threads."""
+    """Return the assignments of the processes: consecutive pieces that no `earlier` file has, shared by threads."""
     waiting = np.setdiff1d(np.arange(task.n_pieces), [piece for done in earlier.values() for piece in done])
     threads = np.cumsum([0, *(process.threads for process in processes)])
     edges = -(-threads * len(waiting) // threads[-1])

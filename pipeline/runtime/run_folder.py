@@ -33,7 +33,7 @@ FORMAT_VERSION = 3
 LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "scikit-image", "scikit-learn")
 # What the bits of a model depend on: whose code the numbers come out of, and where it runs.
 DECISIVE = ("the core type of BLAS", "the kind of processor", "slkl", "numpy", "scipy", "numba", "BLAS")
-_BLAS = ("openblas", "mkl", "blis", "flexiblas")  # the pools of other kinds compute nothing themselves
+_BLAS = ("openblas", "mkl", "blis", "flexiblas")  # Thread pools of other kinds compute nothing.
 
 
 def default_run_dir(dataset: str) -> Path:
@@ -68,10 +68,7 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
 
 
 def _refuse_others(root: Path) -> None:
-    """Raise FolderInUseError where a run's folder has what no run makes.
-
-    What a link leads to would be swept and replaced as ours; a pipe keeps whoever opens it waiting.
-    """
+    """Raise FolderInUseError for what no run makes: targets of links would be swept, pipes keep us waiting."""
     for folder, *entries in os.walk(root):
         for path in (Path(folder, name) for name in sorted(chain(*entries))):
             if path.is_symlink():

@@ -20,8 +20,8 @@ from storage.files import read_errors, read_plain, write_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 POLL_SECONDS = 0.01
-SAVE_SECONDS = 18  # for tasks to save what they have and end; the command has 25 in all
-LOOK_SECONDS = 0.25  # between two looks of a task at the file of its lease
+SAVE_SECONDS = 18  # Tasks may take this to save what they have and end; the command has 25 in all.
+LOOK_SECONDS = 0.25  # A task looks at the file of its lease at this interval.
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Lease:
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS and not self._is_over:
             self._looked = now
-            with suppress(UnavailableStoreError):  # of a file server that is away for a moment
+            with suppress(UnavailableStoreError):  # A file server may be away for a moment.
                 self._is_over = _latest_lease(self.path) > self.number
         return self._is_over
 

@@ -10,24 +10,24 @@ from math import floor, log10
 from pipeline.solvers.forward_backward_selection import forward_size
 from pipeline.solvers.kernel_trials import SLOPE_OPERATIONS, SLOPE_ROWS, Sample, Trial
 
-DEFAULT_BUDGET = 30.0  # core seconds
-CENTERS = 1000  # candidates where no budget says how many
+DEFAULT_BUDGET = 30.0  # A fit takes these core seconds by default.
+CENTERS = 1000  # A fit without a budget has this number of candidates.
 # What few rows are; `fit.target_facts` says what each number decides.
 LEAST_FOLDED_ROWS = 5  # Of fewer different rows, folds tell nothing.
 FOLDED_ROWS = 1000  # Of fewer different rows, all are held out in folds: a part of them tells too little.
 LEFT_OUT_ROWS = 10_000  # Of fewer rows, all are worth a value: a tenth of them, held out, tells too little.
-OPERATIONS_A_SECOND = 3.6e10  # of one core, mostly matrix products; measured 3.8e10 to 8e10
-GRAMS = 8  # held at once at most, while rows are streamed or weights are fitted, with room for the blocks
-GRAMS_OF_A_CHOICE = 10  # where centers are chosen greedily
-PROCESS_BYTES = 512 * 2**20  # of interpreter, libraries and rows, in the limit of a command
-VALUE_OPERATIONS = 120  # that a kernel value costs beside its scalar product, at the rate above
-LEAST_CENTERS = 500  # candidates whatever the budget, of as many rows
-SHARE_OF_TRIALS = 0.5  # of a budget, at most
-RIDGES_TRIED = 4  # factors of a Gram while its ridge is found, about
-GRAM_SLOWNESS, FACTOR_SLOWNESS = 1.3, 1.4  # of products that are added exactly, and of factors
-TRIAL_OPERATIONS = 1e8  # of a trial, however small
-NEWTON_ROUNDS = 20  # of a penalised solve, each with a factor of its support
-VECTOR_SLOWNESS = 8  # of products of a matrix and a vector, which a greedy choice is made of
+OPERATIONS_A_SECOND = 3.6e10  # A core does these, mostly in matrix products; measured: 3.8e10 to 8e10.
+GRAMS = 8  # A fit has memory for these at once, beside the blocks, while rows are streamed or weights fitted.
+GRAMS_OF_A_CHOICE = 10  # A greedy choice of centers has memory for these.
+PROCESS_BYTES = 512 * 2**20  # Interpreter, libraries and rows take this part of the memory limit of a command.
+VALUE_OPERATIONS = 120  # A kernel value costs these beside its scalar product, at the rate above.
+LEAST_CENTERS = 500  # Whatever the budget, a fit has these candidates, or all of fewer rows.
+SHARE_OF_TRIALS = 0.5  # Trials of kernels take at most this share of a budget.
+RIDGES_TRIED = 4  # The search for a ridge factorises its Gram about four times.
+GRAM_SLOWNESS, FACTOR_SLOWNESS = 1.3, 1.4  # Exact sums of products, and factors, cost these multiples of a product.
+TRIAL_OPERATIONS = 1e8  # A trial costs at least this, however small it is.
+NEWTON_ROUNDS = 20  # A penalised solve takes these, each with a factor of its support.
+VECTOR_SLOWNESS = 8  # A greedy choice multiplies matrices by vectors, which takes longer by this factor.
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Fit:
     n_rows: int
     n_features: int
     n_outputs: int
-    penalised: bool = False  # by solves with an l1 penalty
-    chosen: int = 0  # how many centers a greedy choice takes, 0 without one
-    of_classes: bool = False  # whose probabilities few rows are left out for one by one
+    penalised: bool = False  # solved with an l1 penalty
+    chosen: int = 0  # centers that a greedy choice takes, 0 without one
+    of_classes: bool = False  # fits probabilities, for which few rows are left out one by one
 
     def operations(self, m: int) -> float:
-        """Return the operations of a fit with m candidates, that grew to them in steps."""
+        """Return the operations of a fit with m candidates, to which it grew in steps."""
         of_row = m * (2.0 * self.n_features + 2 * self.n_outputs + VALUE_OPERATIONS) + GRAM_SLOWNESS * m**2
         operations = self.n_rows * of_row + 2 * solve_operations(m, self.n_outputs)
         if self.of_classes and self.n_rows < LEFT_OUT_ROWS:
@@ -75,15 +75,15 @@ def trial_operations(sample: Sample, trial: Trial) -> float:
     metric = 2.0 * n * d**2 if trial.scales.ndim == 2 else 0.0
     columns = n * m * (2.0 * d + 2 * n_outputs + VALUE_OPERATIONS)
     solves = solve_operations(m, n_outputs)
-    if sample.by_folds:  # a factor more, and each row without its fold
+    if sample.by_folds:  # This takes one more factor, and each row without its fold.
         solves = 2 * solves + RIDGES_TRIED * n * (m**2 + n * m / sample.n_folds)
     return TRIAL_OPERATIONS + metric + columns + n * m**2 + solves
 
 
 def steps_to(most: int, first: int) -> list[int]:
-    """Return the numbers of candidates at which a fit looks whether more lower its held-out loss; the last is `most`.
+    """Return the sizes at which a growing fit checks its held-out loss; the last is `most`.
 
-    Each is half of the next, and the smallest is `first` or less than twice as many (mathematics.md, eq. 75).
+    Each is half of the next; the smallest is below 2·`first` (mathematics.md, eq. 75).
     """
     steps = [most]
     while steps[0] >= 2 * first:
@@ -92,7 +92,7 @@ def steps_to(most: int, first: int) -> list[int]:
 
 
 def candidates_within(fit: Fit, operations: float, memory_bytes: int) -> int:
-    """Return the largest number of candidates, up to all rows, that so many operations and the memory pay for.
+    """Return the largest number of candidates, up to all rows, that the operations and the memory pay for.
 
     Rounded down to two figures, unless it is all rows. At least LEAST_CENTERS, or all of fewer rows, at any cost:
     the caller refuses a fit that does not fit the memory.
@@ -103,7 +103,7 @@ def candidates_within(fit: Fit, operations: float, memory_bytes: int) -> int:
 
     if fits(fit.n_rows):
         return fit.n_rows
-    low, high = min(LEAST_CENTERS, fit.n_rows), fit.n_rows  # fits, or is the least there is; does not fit
+    low, high = min(LEAST_CENTERS, fit.n_rows), fit.n_rows  # `low` fits or is the least; `high` does not fit.
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -13,8 +13,8 @@ from pipeline.kernels.jit import factorise_definite, read_only
 from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.problem import Problem
 
-RISE = 5e-13  # F computed afresh may exceed its last value by this much, relatively: its own rounding
-REFACTOR_EVERY = 200  # visits between two factorisations of G (mathematics.md, eq. 27)
+RISE = 5e-13  # By rounding, F computed afresh may exceed its last value by this, relatively.
+REFACTOR_EVERY = 200  # G is factorised afresh after this number of visits (mathematics.md, eq. 27).
 _FIRST_CAPACITY = 128
 
 
@@ -23,7 +23,7 @@ class ActiveInverse:
     """Own mu, the active list and G = (D^-1 + C^T C)^-1 on it (mathematics.md, eqs. 20 and 21); changed by sweeps."""
 
     mu: np.ndarray  # (M,) f8, at least 0
-    active: np.ndarray  # (capacity,) i8, of which the first ``n_active`` count, in the order of the rows of G
+    active: np.ndarray  # (capacity,) i8, in the order of the rows of G; the first ``n_active`` count
     position: np.ndarray  # (M,) i8: the row of each coordinate in G, -1 where mu is 0
     n_active: int
     G: np.ndarray  # (capacity, capacity) f8
@@ -82,7 +82,7 @@ def _inverse_of_definite(B: np.ndarray) -> np.ndarray:
         if start:
             np.negative(B[:start, start:stop].T @ X[:start, :start], out=X[start:stop, :start])
         loop.inverse_rows(B, X, start, stop)
-    return X.T @ X.copy()  # of an array with itself numpy takes dsyrk, whose last bits are others
+    return X.T @ X.copy()  # X.T @ X takes dsyrk, whose last bits differ.
 
 
 def objective(problem: Problem, inverse: ActiveInverse) -> float:
@@ -111,7 +111,7 @@ def run_sweep(
 
     order (visits,) i8 : coordinates in the order of their visits.
     exact : steps go to the minimum, else they are the paper's.
-    most_factorisations : the sweep ends early after so many.
+    most_factorisations : the sweep ends early after this number.
     A factorisation of G ends the sweep, so that a resumed run repeats its bits. Costs O(m0) to test a zero coordinate,
     O(m0^2) to move one.
     """

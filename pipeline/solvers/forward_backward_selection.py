@@ -1,13 +1,13 @@
 """Forward-backward selection: more centers than enough, chosen one by one, then dropped one by one.
 
-Forward, by orthogonal least squares, comes the candidate that lowers the refitted error most (mathematics.md, eqs. 60
-and 61), from a growing Cholesky factor L of gram_PP, P the chosen, kept as the rows V = L⁻¹ gram_P: over all
-candidates. Rows are added by blocks of centers, as products of matrices; within a block the candidates of the largest
-gains alone are followed.
+Forward, orthogonal least squares adds the candidate that lowers the refitted error most (mathematics.md, eqs. 60 and
+61). It keeps the rows V = L⁻¹ gram_P: over all candidates, L being the growing Cholesky factor of gram_PP, and P the
+chosen centers. Blocks of rows are added as products of matrices; within a block only the candidates of the largest
+gains are followed.
 
-What was chosen early, with few others beside it, is not what one would keep in the end. So more than enough are
-chosen, and then dropped, each the one whose loss raises the error least (eq. 65). From the last one left, any prefix is
-a model. Where first ones are clearly better than the last left, they are settled before.
+What was chosen early, with few others beside it, is not what one would keep in the end. So, backward, the center whose
+loss raises the error least is dropped (eq. 65), one after the other. In the order from the last one left, any prefix is
+a model. First centers that are clearly better than the last ones left are settled before.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,9 +23,9 @@ from scipy.linalg.lapack import dpotrf, dpotri
 from pipeline.kernels.gram_statistics import GramStatistics
 
 Index = NDArray[np.int64]
-BACK_LEAST, BACK_SHARE, BACK_MOST = 2000, 3, 4000  # a third of the candidates, between these, are dropped again
-BACK_BLOCK = 64  # centers dropped between two updates of H
-ROUNDING = 1e-9  # of what columns lower the error by: less does not tell two choices apart
+BACK_LEAST, BACK_SHARE, BACK_MOST = 2000, 3, 4000  # A third of the candidates, within these bounds, are dropped again.
+BACK_BLOCK = 64  # H is updated once for this number of dropped centers.
+ROUNDING = 1e-9  # Choices that lower the error equally up to this share cannot be told apart.
 # First centers may be settled up to one of these, where they leave less error than those left in the end by this share.
 # On 60 problems of 500 candidates 5, 10, 20, 50, 100 and 200 centers leave .97, .96, .97, .94, .98 and .96 times the
 # error of the way forward; without settled ones 1.15, 1.10, 1.06, 1.01, .99 and .96 times.
@@ -36,18 +36,18 @@ LEVELS, CLEARLY = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50), 0.05
 # refused, and so is a copy of a chosen one: columns at an angle whose squared sine is below COPY. LEAST_DAMPING is
 # relative to the largest of the diagonal: with less, rounding would decide which of dependent columns are chosen.
 DAMPING, LEAST_DAMPING, COPY = 1e-11, 1e-13, 1e-12
-LEAST_GAIN = 1e-14  # of Σ‖y‖²; a smaller decrease of the error is rounding
-SLAB_ROWS = 256  # rows of V that are allocated at once, and recomputed from the Gram when they are complete
-BLOCK, FOLLOWED = 64, 512  # centers chosen between two updates of all candidates, and from how many of these
-STRIPE = 1536  # candidates that a thread updates at once; fixed, since the bits depend on it
-CHOSEN_GRAMS = 10  # A choice holds as many of the chosen beside a row over all candidates for each, measured.
+LEAST_GAIN = 1e-14  # A smaller decrease of the error, relative to Σ‖y‖², is rounding.
+SLAB_ROWS = 256  # Rows of V are allocated by slabs; a complete slab is recomputed from the Gram.
+BLOCK, FOLLOWED = 64, 512  # A block of centers is chosen among the followed candidates; then all are updated.
+STRIPE = 1536  # A thread updates these candidates at once; the number is fixed, since the bits depend on it.
+CHOSEN_GRAMS = 10  # A choice holds these Grams of the chosen centers, and a row over all candidates for each; measured.
 
 
 def select(statistics: GramStatistics, size: int, *, intercept: bool, **of_forward: Any) -> Index:
-    """Return `size` of the candidates, or fewer where no more are left that add anything; any prefix is a choice.
+    """Return up to `size` candidates, fewer where the others add nothing; any prefix is a choice.
 
-    Of those chosen on the way forward the first `forward_size` are dropped again, beside first centers that are settled
-    beforehand where so many leave less error. The others follow as they were chosen.
+    The first `forward_size` chosen on the way forward are dropped again, except the settled centers where these leave
+    less error. The others follow in the order chosen.
 
     Parameters as in `forward`. Memory: 8·f·(M + 3 f) bytes with f = max(size, `forward_size`). Costs f²·M operations,
     no pass over the rows.
@@ -58,7 +58,7 @@ def select(statistics: GramStatistics, size: int, *, intercept: bool, **of_forwa
     used, n_back = statistics.centred() if intercept else statistics, min(n_back, n)
     order = _back(used, np.empty(0, np.int64), np.arange(n_back), added)
     first = _settled(used, np.arange(min(n_back, 2 * LEVELS[-1])), order, added)
-    until = np.max(np.flatnonzero(np.isin(order, first)), initial=-1) + 1  # what is dropped before is the same
+    until = np.max(np.flatnonzero(np.isin(order, first)), initial=-1) + 1  # Earlier drops are the same.
     beside = np.concatenate([_back(used, first, order[:until], added), order[until:]])
     ways = [np.concatenate([way, np.arange(n_back, n)])[:size] for way in (order, beside)]
     plain, settled = (_reductions(used, way, added) for way in ways)
@@ -75,7 +75,7 @@ def forward(
     after: Callable[[list[int]], None] = lambda chosen: None,
     n_threads: int = 1,
 ) -> Index:
-    """Return `size` of the candidates, chosen one by one, or fewer where no more are left that add anything.
+    """Return up to `size` candidates, chosen one by one; fewer where the others add nothing.
 
     statistics : of all candidates; the Gram is read by rows and never copied.
     intercept : an unpenalised one is fitted beside the weights.
@@ -116,12 +116,12 @@ def _gains(q: NDArray[np.float64], s: NDArray[np.float64], left: NDArray[np.bool
 
 
 def forward_size(n_candidates: int) -> int:
-    """Return how many are chosen and dropped again; of the candidates alone, so that prefixes agree."""
+    """Return how many centers are dropped again; it depends on the candidates alone, so that prefixes agree."""
     return min(n_candidates, max(BACK_LEAST, min(n_candidates // BACK_SHARE, BACK_MOST)))
 
 
 def _settled(used: GramStatistics, ahead: Index, order: Index, damping: float) -> Index:
-    """Return the most settled centers that leave clearly less error than as many of `order`."""
+    """Return the longest settled prefix that leaves clearly less error than the prefix of `order` of its length."""
 
     def error(columns: Index) -> float:
         return float(used.yty.sum() - _reductions(used, columns, damping).sum())
@@ -137,7 +137,7 @@ def _settled(used: GramStatistics, ahead: Index, order: Index, damping: float) -
 
 
 def _reductions(used: GramStatistics, order: Index, damping: float) -> NDArray[np.float64]:
-    """Return by how much each column lowers the squared error beside those before it, (k,); mathematics.md, eq. 63."""
+    """Return the fall (k,) of the squared error by each column beside those before it (mathematics.md, eq. 63)."""
     beta = solve_triangular(_cholesky(used.gram[np.ix_(order, order)], damping), used.kty[order], lower=True)
     return np.asarray(np.einsum("jt,jt->j", beta, beta))
 
@@ -228,7 +228,7 @@ class _Factor:
     def gains(self, least: float) -> NDArray[np.float64]:
         """Return by how much each candidate lowers the error (mathematics.md, eq. 61), (M,).
 
-        -1 where by no more than `least`, and for candidates that are chosen, that the chosen span or are copies of.
+        -1 where it is at most `least`, and for candidates that are chosen, spanned by the chosen, or copies of them.
         """
         left = ~((self.s <= self.damping) | self.spanned | self.copies)
         left[self.chosen] = False
@@ -236,7 +236,7 @@ class _Factor:
         return np.where(gains > least, gains, -1.0)
 
     def best(self, most: int, least_gain: float) -> Iterator[int]:
-        """Yield the next centers, at most so many, from the candidates of the largest gains, before V has their rows.
+        """Yield the next centers, at most `most`, from the candidates of the largest gains, before V has their rows.
 
         Lazy greedy: gains rarely rise, so a re-evaluated gain above all stale ones is the maximum (mathematics.md, eq.
         64). Fewer where the stale gain of another candidate is larger.
@@ -272,7 +272,7 @@ class _Factor:
     def append(self, columns: list[int]) -> None:
         """Add some centers, of one slab: new rows of V, and the steps of s and q (mathematics.md, eq. 64).
 
-        Costs 2·j·M operations each. From one on that the chosen span to rounding, they are left out.
+        Costs 2·j·M operations each. The first that the chosen span to rounding, and all after it, are left out.
         """
         fresh = self._eliminated(columns, self.rows())
         columns = columns[: len(fresh)]
@@ -318,7 +318,8 @@ class _Factor:
     def renew(self) -> None:
         """Recompute the last slab, which is full, from the Gram, and s and q from V (mathematics.md, eq. 63).
 
-        So their rounding does not add up. Centers from one on that the others span to rounding are no longer chosen.
+        This keeps rounding from adding up. The first center that the others span to rounding, and all after it, are no
+        longer chosen.
         """
         index = len(self.chosen) // SLAB_ROWS - 1
         fresh = self._eliminated(self.chosen[index * SLAB_ROWS :], self._slabs[:index])
@@ -336,7 +337,7 @@ class _Factor:
 
 
 def forward_most(size: int, n_candidates: int) -> int:
-    """Return how many centers a choice of `size` takes on its way forward, where so many add something."""
+    """Return how many centers at most a choice of `size` takes on its way forward."""
     return max(size, forward_size(n_candidates))
 
 
@@ -354,8 +355,7 @@ def prefix_weights(
 ) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
     """Return the ridge weights (size, T) of every prefix of the columns, and the intercepts (g, T).
 
-    The Cholesky factor of a prefix is the prefix of the factor: one factorisation serves all sizes (mathematics.md, eq.
-    59).
+    The Cholesky factor of a prefix is the prefix of the factor: one serves all sizes (mathematics.md, eq. 59).
     """
     used = statistics.centred() if intercept else statistics
     L = cholesky(used.damped(ridge), lower=True, overwrite_a=True)

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from pipeline.solvers.ridge import search_exponents
 
 Values = NDArray[np.float64]
-# Predictions may be so much of the range of the targets beyond it: far from all rows, weights need not cancel.
-WIDENED = 1 / 3
+WIDENED = 1 / 3  # Predictions may exceed the targets by this share of their range; far away, weights need not cancel.
 Limits = tuple[float, ...]  # the least and the largest prediction; () for none
-FIRST_TEMPERATURE, TEMPERATURES = -4, range(-16, 5)  # twice the logarithms to base 2
-CUT = 0.99  # the quantile of the differences at which larger ones count
-LEAST_GAIN, DOUBTS = 0.002, 1.0  # of a loss, and standard errors of its fall, that a better fit gains at least
+FIRST_TEMPERATURE, TEMPERATURES = -4, range(-16, 5)  # Both hold twice the logarithms of temperatures to base 2.
+CUT = 0.99  # Larger differences count as this quantile of them.
+LEAST_GAIN, DOUBTS = 0.002, 1.0  # A better fit lowers the loss by this share and by this number of standard errors.
 
 
 def log_losses(f: Values, truth: NDArray[np.int64], weights: Values, n_different: float) -> Values:
@@ -58,7 +57,7 @@ def is_better(before: Values, after: Values, weights: Values, n_different: float
 
 
 def limits_of(least: float, largest: float) -> Limits:
-    """Return the limits of predictions of targets from `least` to `largest`; those of targets of 0 or more are such."""
+    """Return the limits of predictions for targets from `least` to `largest`: 0 or more where `least` is."""
     wider = WIDENED * (largest - least)
     return max(least - wider, 0.0) if least >= 0 else least - wider, largest + wider
 

@@ -31,13 +31,13 @@ from pipeline.solvers.ridge import (
 )
 
 BLOCK_ROWS = 1024
-TYPICAL_POINTS = 300  # The typical width is measured anew between so many points whenever scales change.
+TYPICAL_POINTS = 300  # Whenever scales change, the typical width is measured anew between these points.
 LEAST_GAIN = 0.01  # The least relative fall of a held-out error that counts.
-SLOPE_ROWS, SLOPE_OPERATIONS = 6000, 2e10  # Derivatives are taken of so many rows at most, and cost no more.
-ROWS_OF_A_NUMBER = 10  # By folds, so many rows have to tell each number of scales.
+SLOPE_ROWS, SLOPE_OPERATIONS = 6000, 2e10  # Derivatives are taken on at most these rows, for at most these operations.
+ROWS_OF_A_NUMBER = 10  # By folds, each number of the scales needs this number of rows.
 MOST_OF_METRIC = 200  # Of more features no metric is learned.
-PLAIN = "plain"  # features as they are
-SCALE_KINDS = (PLAIN, DIAGONAL, METRIC)  # the simple ones first
+PLAIN = "plain"  # Features stay as they are.
+SCALE_KINDS = (PLAIN, DIAGONAL, METRIC)  # Simpler kinds come first.
 _LEAST = float(np.finfo(np.float64).tiny)
 
 
@@ -75,13 +75,13 @@ class Sample:
         return columns
 
     def first(self, n_rows: int) -> "Sample":
-        """Return the first of the fit rows, so many, with all that are held out; or all where each is of a fold."""
+        """Return the first `n_rows` fit rows with all held-out rows; all rows where each is of a fold."""
         of_none, folded = np.flatnonzero(self.folds < 0), np.flatnonzero(self.folds >= 0)
         return self if len(of_none) <= n_rows else self.part(np.concatenate([of_none[:n_rows], folded]))
 
     @property
     def fitted(self) -> NDArray[np.bool_]:
-        """Which rows the weights of a trial are of: those of no fold; all where each is of one."""
+        """Which rows a trial fits: those of no fold; all where each is of one."""
         return ~(self.folds < 0) if self.by_folds else self.folds < 0
 
     @property
@@ -112,7 +112,7 @@ class Trial:
     """A fit of least squares to the fit rows of a sample, and its error on the held-out rows of each fold."""
 
     kernel: type[Kernel]
-    kind: str  # of the scales, one of SCALE_KINDS
+    kind: str  # one of SCALE_KINDS
     scales: NDArray[np.float32]  # (d,), or the root (d, d) of a metric
     sigma2: float
     n_centers: int
@@ -128,9 +128,9 @@ class Trial:
 def kinds_of(scale: str | None, kernel: type[Kernel], sample: Sample) -> tuple[str, ...]:
     """Return the kinds of scales that are learned from a sample; none for the scale None and "none".
 
-    For "learned" all that there are: no more free numbers than fitted rows, or a tenth of them where each row is of a
-    fold; and a metric of no more features than MOST_OF_METRIC. With fewer rows scales lower the held-out error, and not
-    that of rows that are a little different.
+    "learned" means all kinds with no more free numbers than fitted rows (a tenth of them where each row is of a fold);
+    a metric has at most MOST_OF_METRIC features. On fewer rows scales lower the held-out error, but not the error of
+    rows that differ a little.
     """
     n_features = sample.X.shape[1]
     most = np.count_nonzero(sample.fitted) / (ROWS_OF_A_NUMBER if sample.by_folds else 1)
@@ -143,7 +143,7 @@ def kinds_of(scale: str | None, kernel: type[Kernel], sample: Sample) -> tuple[s
 
 
 def least_gain(n_rows: float) -> float:
-    """Return the relative fall of the error on so many held-out rows that may be chance (mathematics.md, eq. 86)."""
+    """Return the relative fall of the error on `n_rows` held-out rows that may be chance (mathematics.md, eq. 86)."""
     return max(LEAST_GAIN, 0.5 / max(n_rows, 1.0) ** 0.5)
 
 
@@ -260,10 +260,10 @@ def next_scales(sample: Sample, trial: Trial, kind: str, power: float = 1.0) -> 
 
 
 def woken_scales(sample: Sample, trial: Trial, share: float) -> NDArray[np.float32]:
-    """Return the scales of a trial, those that have become tiny a share of the largest (mathematics.md, eq. 98).
+    """Return the scales of a trial, the tiny ones raised to a share of the largest (mathematics.md, eq. 98).
 
-    A scale that has become tiny cannot grow again, since its feature has no slope: the more so where two of them matter
-    together alone. Of a metric all directions are woken.
+    A tiny scale cannot grow again, since its feature has no slope, least of all where two features matter only
+    together. Of a metric all directions are woken.
     """
     scales = trial.scales.astype(np.float64)
     if scales.ndim == 1:
@@ -306,8 +306,8 @@ def importances(scales: NDArray[np.float32]) -> NDArray[np.float64]:
 def trial_bytes(n_rows: int, n_centers: int, n_features: int, *, by_folds: bool = False) -> int:
     """Return the bytes of a trial beside the sample: points, Grams, inputs of a block and of it scaled, and columns.
 
-    These are of the rows that are held out, half of all at most, or by folds all, with three temporaries of a fold; or
-    of a block with temporaries.
+    Columns are those of the held-out rows, half of all at most (by folds all, with three temporaries of a fold), or of
+    a block with temporaries.
     """
     metric = 3 * 8 * n_features**2 if n_features <= MOST_OF_METRIC else 0
     points = 4 * n_features * 6 * n_centers

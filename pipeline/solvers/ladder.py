@@ -25,13 +25,13 @@ from pipeline.solvers.kernel_trials import (
     woken_scales,
 )
 
-SMALLEST, LARGEST = 2.0**-10, 2.0**6  # times the typical width: beyond, rounding rules the columns
-WIDE, NARROW = 1.0, 1 / 16  # times the typical width: fits of features as they are whose slopes are tried
-LARGER = 2  # Fits that scales begin with have so many times the candidates: their slopes are better.
+SMALLEST, LARGEST = 2.0**-10, 2.0**6  # Widths stay within these multiples of the typical one: beyond, rounding rules.
+WIDE, NARROW = 1.0, 1 / 16  # Slopes of unscaled fits are tried at these multiples of the typical width.
+LARGER = 2  # Scales start from fits with this multiple of the candidates: their slopes are better.
 SHARP = 1.5  # A power of slopes that tells sooner which features matter: the first, and tried beside 1.
-WOKEN = 0.1  # of the largest scale, which the others have at least where they are woken
-ROUNDS, PATIENCE = 12, 2  # of scales, the most; and those in a row without gain that end them
-KEPT, CLOSE = 3, 1.25  # Trials that climb; errors beside the best within which a kernel does, squared on few.
+WOKEN = 0.1  # Woken scales have at least this share of the largest scale.
+ROUNDS, PATIENCE = 12, 2  # Learning of scales ends after 12 rounds, or 2 rounds in a row without gain.
+KEPT, CLOSE = 3, 1.25  # Three trials of a kernel climb if its error is at most this multiple of the best.
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Rung:
     """The size of the trials of a rung, and whether scales begin anew there."""
 
     n_centers: int
-    n_rows: int  # that are fitted
+    n_rows: int  # fitted rows
     begins: bool = True
 
 
@@ -53,9 +53,9 @@ class Search:
 
     sample: Sample
     rung: Rung
-    kinds: tuple[str, ...]  # of the scales that are learned
-    has_width: bool  # the width is given, or is the typical one
-    most_operations: float  # after which nothing more is tried
+    kinds: tuple[str, ...]  # kinds of scales that are learned
+    has_width: bool  # whether the width is given, or is the typical one
+    most_operations: float  # the search ends after these
     on_trial: Callable[[Trial], object] = lambda trial: None
     tried: list[Trial] = field(default_factory=list)
     operations: float = 0.0
@@ -84,7 +84,7 @@ class Search:
         return min([trial for trial in self.tried if trial.kind in kinds] or self.tried, key=lambda trial: trial.error)
 
     def _fitted(self, trial: Trial, times: int = 1) -> Trial:
-        """Return a trial on the candidates of the rung, or so many times as many, fitted once."""
+        """Return a trial on `times` the candidates of the rung, fitted once."""
         n_centers = min(times * self.rung.n_centers, len(self.sample.points))
         for one in self.tried:
             if (one.sigma2, one.n_centers) == (trial.sigma2, n_centers) and np.array_equal(one.scales, trial.scales):

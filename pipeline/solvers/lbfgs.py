@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-PAIRS = 8  # of steps and changes of the gradient that are remembered
-SUFFICIENT = 1e-4  # of the decrease that the slope promises (Armijo)
-MOST_TRIALS = 10  # shorter and shorter ones, before a step is given up
-_ROUNDING = 1e-12  # of the value, below which no decrease can be told
-_LEAST_CURVATURE = 1e-10  # of |step| |change|, below which a pair tells nothing
+PAIRS = 8  # The curvature keeps this number of steps and changes of the gradient.
+SUFFICIENT = 1e-4  # A step achieves at least this share of the decrease that its slope promises (Armijo).
+MOST_TRIALS = 10  # A step is given up after this number of shorter and shorter trials.
+_ROUNDING = 1e-12  # A decrease below this share of the value cannot be told from rounding.
+_LEAST_CURVATURE = 1e-10  # A pair below this share of |step| |change| tells nothing.
 NUMBER_BYTES = 8 * 6 + 4 * (2 * PAIRS + 4)  # A descent holds these for each number: points, gradients, curvature.
 Value = Callable[[NDArray[np.float64]], float]
 
@@ -70,7 +70,7 @@ def next_point(
         new = at(point)
         if new <= value + SUFFICIENT * length * slope and new < value - _ROUNDING * abs(value):
             return point
-        bend = new - value - length * slope  # of the parabola through both values, along the slope
+        bend = new - value - length * slope  # the parabola through both values, along the slope
         shorter = -slope * length**2 / (2 * bend) if np.isfinite(bend) and bend > 0 else 0.0
         length = min(max(shorter, 0.1 * length), 0.5 * length)
     return None

@@ -16,7 +16,7 @@ from pipeline.kernels.gram_statistics import GramStatistics, Rounding
 from pipeline.kernels.jit import read_only
 from pipeline.solvers.solver_loops import residual_scores
 
-_ROUNDING = 1e-9  # of yty: what |r|^2 may lack, or the primal exceed, by rounding
+_ROUNDING = 1e-9  # By rounding, |r|^2 may be below 0, and the primal too large, by this share of yty.
 
 
 class InvalidProblemError(ValueError):

@@ -15,16 +15,16 @@ from pipeline.kernels.gram_statistics import GramStatistics
 
 # Ridges tried, as fractions of the mean diagonal of the Gram: below the first, rounding rules. Larger ones follow while
 # the last is the best, to the largest, which leaves next to nothing of the weights.
-RIDGE_GRAMS = 5  # The choice of a ridge and its refit hold as much: three Grams, one centred, one factor.
+RIDGE_GRAMS = 5  # The choice of a ridge and its refit hold three Grams, a centred one and a factor.
 RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 LARGEST_RIDGE = 1e6
 # Exponents of such fractions that `search_exponents` may come to, and that at which it begins where none is known.
 RIDGE_STEPS, FIRST_RIDGE = range(-13, 7), -5
 FIRST_OF_MANY = -7  # The search begins here for fits to all rows, which prefer smaller ridges than a sample does.
-SUPPORT_RIDGE = 1e-5  # of least squares that stands for a penalised fit, as a fraction of the mean diagonal
-LEAST_FREE, ROUNDING = 1e-6, 1e-12  # of 1 - h: below the first, the second rules the value of a row without itself
+SUPPORT_RIDGE = 1e-5  # Least squares in place of a penalised fit has this fraction of the mean diagonal as ridge.
+LEAST_FREE, ROUNDING = 1e-6, 1e-12  # Where 1 - h is below LEAST_FREE, ROUNDING rules the value of a row without itself.
 Values = NDArray[np.float64]
-SplitStatistics = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows
+SplitStatistics = tuple[GramStatistics, GramStatistics]  # fit rows, held-out rows
 # Of rows: decision values (n, T), classes (n,) and weights (n,).
 LabelledValues = tuple[Values, NDArray[np.int64], Values]
 
@@ -191,7 +191,7 @@ def with_ridge(
 
 
 def mean_diagonal(statistics: GramStatistics) -> float:
-    """Return the mean square of the columns, of which ridges are fractions; 1 where all are 0, as any weights are."""
+    """Return the mean square of the columns, of which ridges are fractions; 1 where all are 0."""
     return float(np.trace(statistics.gram)) / max(len(statistics.gram), 1) or 1.0
 
 

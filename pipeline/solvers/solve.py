@@ -30,30 +30,25 @@ from pipeline.solvers.problem import (
     scores_of_support,
 )
 
-# Beside its Gram a solve holds so many matrices of its active set, which is no larger than that, as measured.
-SOLVE_MATRICES, LARGEST_ACTIVE_SET = 3, 3000
-LEAST_GAP = 1e-12  # of the primal value; a smaller difference to a dual value of other weights is rounding
-PAPER_EPSILON = 1e-4  # the paper's rule ends a solve whose objective falls by less in a sweep, relatively
+SOLVE_MATRICES, LARGEST_ACTIVE_SET = 3, 3000  # Beside its Gram a solve holds three matrices of at most 3000²; measured.
+LEAST_GAP = 1e-12  # A smaller difference to a dual value of other weights, relative to the primal, is rounding.
+PAPER_EPSILON = 1e-4  # By the paper's rule a solve ends when a sweep lowers its objective by less, relatively.
 # A sweep and the Newton rounds after it have to lower the objective, or the gap, below this share, or the solve stalls.
 _OBJECTIVE_GAIN, _GAP_GAIN = 0.999, 0.9
-# Operations that a sweep after Newton rounds may spend on factorising G, which it may ten times in any case. Columns
-# that are alike to rounding may need a fresh G at each visit, and gain nothing by it.
+# A sweep after Newton rounds may spend these operations on factorising G, or ten factorisations if these are more.
+# Columns that are alike to rounding may need a fresh G at each visit, and gain nothing by it.
 _FACTORISING = 1e9
-# Rounds of dropping all at once before exact segment minima take over.
-_ROUNDS_UPHILL = 6
-# Share of the largest violation below which a coordinate at zero is left out. The fastest of those tried: 0 and the
+_ROUNDS_UPHILL = 6  # After these rounds of dropping all at once, exact segment minima take over.
+# A coordinate at zero is left out below this share of the largest violation. It is the fastest one tried: 0 and the
 # threshold of Hsieh et al. let columns in that are alike, all at once, and G becomes larger than the optimum needs.
 LEAST_VIOLATION = 0.1
-# All are looked at again when the violations met in a sweep have fallen to this share, or after so many sweeps.
-FALLEN, MOST_SWEEPS = 0.5, 10
-# Visits of a sweep from zero, and of one between Newton rounds: all would let in far more than the optimum keeps.
-SHORT_SWEEP = 200
-# Two penalties of a path a decade, from the one at which all weights are zero downwards.
-STEP = 10.0**-0.5
-LEAST_POINTS = 13  # six decades, which cost next to nothing: classes of unequal size gain nothing on the first of them
-MOST_POINTS = 31  # fifteen decades: below is rounding
-PATIENCE = 3  # penalties in a row without gain that end a search
-GAIN = 1e-2  # of the lowest held-out error; less is no gain
+FALLEN, MOST_SWEEPS = 0.5, 10  # All are looked at again once violations fell to this share, or after ten sweeps.
+SHORT_SWEEP = 200  # From zero, and between Newton rounds, more visits would let in far more than the optimum keeps.
+STEP = 10.0**-0.5  # A path has two penalties a decade, downwards from the one at which all weights are zero.
+LEAST_POINTS = 13  # Six decades are always tried and cost next to nothing: unequal classes gain nothing on the first.
+MOST_POINTS = 31  # Rounding rules fifteen decades below the largest penalty.
+PATIENCE = 3  # A search ends after three penalties in a row without gain.
+GAIN = 1e-2  # A fall by less than this share of the lowest held-out error is no gain.
 DEFAULT_PENALTY = "max:1e-7"
 
 
@@ -112,7 +107,7 @@ class SolverState:
     left_out: np.ndarray  # bool: coordinates that no sweep visits until all are looked at again
     screened: np.ndarray  # bool: zero in every solution by the Gap Safe test, for good at this penalty
     phase: str = "sweep"  # or "newton"
-    largest_violation: float = float("inf")  # of all candidates, when they were last looked at
+    largest_violation: float = float("inf")  # over all candidates, when they were last looked at
     sweeps_since: int = 0  # sweeps since that look
     generator_state: Mapping[str, Any] = field(default_factory=dict)
     objective: float = float("inf")

@@ -27,9 +27,9 @@ from storage.folder_layouts import RunLayout
 
 Value = TypeVar("Value")
 Callback = Callable[[dict[str, Any]], object]
-STATE_SECONDS = 2.0  # between two writes of the progress for `pipeline.status`
-READ = "read"  # the first stage of a run on tables or images that were not read before
-COMPILE = "compile"  # of loops, inside of the others, in this process
+STATE_SECONDS = 2.0  # The progress for `pipeline.status` is written at this interval.
+READ = "read"  # A run begins with this stage on tables or images that were not read before.
+COMPILE = "compile"  # This process compiles loops inside of the other stages.
 STAGES = ("features", "candidates", "statistics", "solve", "evaluate")
 FEATURES, CANDIDATES, STATISTICS, SOLVE, EVALUATE = STAGES
 
@@ -106,9 +106,9 @@ class Events(StepEvents):
         self.costs, self.meter, self._layout = costs, meter, layout
         self._stream = Console(sys.stderr)
         self._quiet, self._names, self._callback, self._lock = quiet, names, callback, threading.Lock()
-        self._line: StageLine | None = None  # of the stage under way
+        self._line: StageLine | None = None  # line of the stage under way
         self._words: Callable[[], str] = meter.text  # what its line tells
-        self._steps = Counter[str]()  # of each stage, that were watched
+        self._steps = Counter[str]()  # watched steps of each stage
         self._told = dict[str, dict[str, Any]]()  # how far each stage was told to be
         self.timed, self._timing = "", threading.Lock()  # the stage that seconds count as; none: empty
         self._counted = time.perf_counter(), time.process_time()  # until when they were counted

@@ -38,7 +38,7 @@ from storage.files import make_folder, remove_file
 
 Named = tuple[Path, Item, CheckpointsOnDisk]  # the file of its result
 RECORDS = "records"  # The array with the records of the iterations of an item, as JSON; they are told as metrics.
-WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
+WHICH = "which"  # Records name here which of several penalties they are of; it is empty where there is one.
 
 
 def note_of(record: Mapping[str, Any]) -> str:
@@ -55,9 +55,9 @@ class Here:
         self._store = store
 
     def add_up(self, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
-        """Return the sums of a pass over the rows, which continues from partial sums that it has committed before.
+        """Return the sums of a pass over the rows, which continues from partial sums below passes/`name`.
 
-        These are below passes/`name`. words, unit: for the line of progress.
+        words, unit : for the line of progress
         """
         sums, add = task.empty(), task.open()
         for first in range(0, task.n_pieces, task.run_length):
@@ -75,9 +75,7 @@ class Here:
         size: Callable[[Item], float] = lambda item: 1,
         words: str = "",
     ) -> list[Arrays]:
-        """Return what a function makes of each item and its `TaskCheckpoints`, committed under its name.
-
-        What is there is not made again.
+        """Return what a function makes of each item and its `TaskCheckpoints`, committed by name unless it is there.
 
         unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
         words : what is done, for the line of progress

@@ -52,10 +52,7 @@ class TaskCheckpoints:
 
 
 class ColumnsInMemory:
-    """Kernel columns of groups of candidates by the number of a block of rows, in this process: at most so many bytes.
-
-    They can be computed again.
-    """
+    """Kernel columns in this process by group of candidates and block of rows, of at most `most_bytes`."""
 
     def __init__(self, most_bytes: int) -> None:
         self._left, self._blocks = most_bytes, dict[tuple[str, int], NDArray[Any]]()
@@ -81,8 +78,8 @@ class ColumnsOnDisk:
     """Columns in files, one for each block of a group, while the disk has room. Small and picklable."""
 
     folder: Path
-    run: str  # that they are of
-    free_bytes: int  # that stay free on the disk
+    run: str  # the run they are of
+    free_bytes: int  # bytes that stay free on the disk
 
     def get(self, group: str, block: int) -> NDArray[Any] | None:
         with suppress(MissingDataError, CorruptDataError):
@@ -234,7 +231,7 @@ class CheckpointsOnDisk(TaskCheckpoints):
     """The last checkpoint, in a file. A task begins with loading it."""
 
     path: Path
-    run: str  # that it is of
+    run: str  # the run it is of
     every: float  # seconds between checkpoints
     _saved: float = 0.0
 
