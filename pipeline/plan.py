@@ -42,9 +42,9 @@ from storage.folder_layouts import FeatureLayout
 
 # Interpreter, libraries and compiled code take these in a process, measured: while it computes features, then columns
 # (while it solves: DRIVER_BYTES); then in each worker process beside it, which shares its libraries.
-READING_BYTES = 230 * 2**20
-STREAMING_BYTES = 260 * 2**20
-WORKER_BYTES = 100 * 2**20
+READING_BYTES = 200 * 2**20
+STREAMING_BYTES = 230 * 2**20
+WORKER_BYTES = 70 * 2**20
 LEAST_SHARE = 0.8  # A smaller working set is taken, down to this share, if two workers fit then: no core idles.
 # The compiler keeps this in each process; measured. It is planned even if all is compiled, so that sizes are the same.
 COMPILING_BYTES = 70 * 2**20

@@ -11,7 +11,7 @@ import psutil
 from pipeline.config.train_config import Resources
 from pipeline.runtime.progress import repeating
 
-DRIVER_BYTES = 290 * 2**20  # A process that solves takes these for interpreter, libraries and compiled code; measured.
+DRIVER_BYTES = 260 * 2**20  # A process that solves takes these for interpreter, libraries and compiled code; measured.
 SAMPLE_SECONDS = 0.1  # The memory of the process tree is sampled at this interval.
 SEARCH_SECONDS = 1.0  # Its processes are searched for at this interval: a search reads all of the machine.
 
