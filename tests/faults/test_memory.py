@@ -99,7 +99,7 @@ FORECASTS: dict[str, tuple[list[str], int | None, dict[str, str]]] = {
     "greedy": (["images", "--centers", "3000", "--select", "greedy:500"], None, {}),
     "processes": (["images", "--centers", "600", "--scheduler", "processes"], 1600, {}),
     "in rounds": (["images", "--centers", "all", "--penalty", "30"], 390, {}),
-    "few rows in rounds": (["fewer", "--features", "raw", "--centers", "all", "--penalty", "30"], 410, {}),
+    "few rows in rounds": (["fewer", "--features", "raw", "--centers", "all", "--penalty", "30"], 395, {}),
     "nothing is compiled yet": (["abalone"], None, {"NUMBA_CACHE_DIR": "fresh"}),
     "learned scales": (["images", "--centers", "300", "--scale", "learned"], None, {}),
     "tried widths": (["abalone", "--centers", "2000", "--sigma2", "auto"], None, {}),
