@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from features.errors import CHANGED, DataError, UnavailableError
+from features.errors import CHANGED, DataError, MissingInputError, UnavailableError
 from features.images import read_idx, read_idx_shape
 from features.input_files import check_npy_folder, npy_files, open_plain, stamp
 from features.rows import TAKE_BYTES, RowArray, Some, digest_rows, row_bytes
@@ -25,6 +25,8 @@ class NpyRows:
     """
 
     def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise MissingInputError(f"{path}: is a link to what is not there; restore that, or remove the link")
         self._path, self._stamp = path, stamp(path)
         with _damage_told(path, "an .npy file"), open_plain(path) as stream:
             self.shape, is_fortran, self.dtype = _header(stream)
@@ -76,16 +78,16 @@ class IdxRows:
         self.shape, self.sha256 = read_idx_shape(path, n_dimensions), ""
         self.nbytes = math.prod(self.shape)
         self._path, self._lock = path, Lock()
-        self._read: np.ndarray | None = None
+        self._values: np.ndarray | None = None
 
     def __getitem__(self, rows: Some) -> np.ndarray:
         with self._lock:
-            if self._read is None:
+            if self._values is None:
                 read = read_idx(self._path, len(self.shape))
                 if self.sha256 and digest_rows(read) != self.sha256:
                     raise DataError(f"{self._path}: {CHANGED}")
-                self._read = read
-        return self._read[rows]
+                self._values = read
+        return self._values[rows]
 
 
 def array_names(path: Path) -> list[str]:

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from features.array_files import IdxRows, array_names, read_arrays
 from features.cell_text import NULL_WORDS, misread, text_of
-from features.errors import DataError
-from features.images import BYTE_SCALE, IDX_FILES, IDX_PARTS, scale_of_parts
-from features.row_draws import RowKeys, group_keys
-from features.rows import RowArray, Rows, check_lengths, check_whole, digest_rows, pieces_of
-from features.source import PARTS, Keeper, Source, SourceSpec, Tick, source_of
+from features.errors import CHANGED, DataError
+from features.images import BYTE_SCALE, IDX_FILES, IDX_PARTS, rescaled, scale_of_parts
+from features.input_files import stamp
+from features.row_draws import RowKeys, group_keys, row_keys
+from features.rows import Mapped, RowArray, Rows, check_lengths, check_whole, digest_rows, pieces_of
+from features.source import PARTS, Keeper, Source, SourceSpec, Tick, first_reading, source_of
 from features.tables.encoding import array_warnings
 from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets
 from features.words import composed, shown
@@ -38,6 +40,12 @@ class ArrayDigests:
     scale: float | None  # what is white in images, None for other inputs
     keys: RowKeys | None = None  # keys of the inputs of a train part, then of a test part
 
+    def keys_of(self, inputs: Sequence[RowArray]) -> Sequence[RowKeys | None]:
+        """Return the row keys of the inputs of each part."""
+        if self.keys is None:
+            return [None] * len(inputs)
+        return np.split(self.keys, np.cumsum([of_part.shape[0] for of_part in inputs])[:-1])
+
 
 Names = tuple[str, str, str | None, str | None]  # inputs, labels, weights and groups of one set of rows
 
@@ -54,11 +62,26 @@ def open_arrays(spec: SourceSpec, path: Path, keeper: Keeper | None = None, *, o
     arrays = read_arrays(path, dict.fromkeys(filter(None, chain(*keys))), inputs if outline else ())
     if outline:
         digests = ArrayDigests({}, BYTE_SCALE if len(arrays[inputs[0]].shape) > 2 else None)
-    elif keeper is not None:
-        digests = keeper.read(path, {"arrays": keys}, partial(_digests_of, arrays, keys), ArrayDigests)
     else:
-        digests = _digests_of(arrays, keys)
+        files = [path / f"{name}.npy" for name in arrays]
+        read = partial(_digests_of, arrays, keys)
+        digests = first_reading(keeper, path, lambda: files, {"arrays": keys}, read, ArrayDigests)
+    of_parts = digests.keys_of([arrays[name] for name in inputs])
+    for name, of_rows in zip(inputs, of_parts, strict=True):
+        if path.is_dir() and of_rows is not None:
+            arrays[name] = _same_rows(arrays[name], of_rows, digests.scale, path / f"{name}.npy")
     return source_of_arrays(spec, arrays, digests)
+
+
+def _same_rows(inputs: RowArray, keys: RowKeys, scale: float | None, path: Path) -> Mapped:
+    """Return inputs that are read as they are; DataError where the keys of rows are not those of the first reading."""
+
+    def read(values: np.ndarray, numbers: NDArray[np.int64]) -> np.ndarray:
+        if (row_keys(values if scale is None else rescaled(values, scale)) != keys[numbers]).any():
+            raise DataError(f"{path}: {CHANGED}")
+        return values
+
+    return Mapped(inputs, read, inputs.shape[1:], inputs.dtype)
 
 
 def _digests_of(
@@ -106,14 +129,13 @@ def source_of_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: 
     """
     keys = _keys_of(spec, arrays)
     digests = digests or _digests_of(arrays, keys)
-    lengths = [arrays[inputs].shape[0] for inputs, *_ in keys]
-    of_parts = [None] * 2 if digests.keys is None else np.split(digests.keys, np.cumsum(lengths)[:-1])
+    of_parts = digests.keys_of([arrays[inputs] for inputs, *_ in keys])
     # Also of .npy files: the same arrays are the same data.
     given, identity = [], {"source": "npz", "sha256": dict(digests.sha256)}
     if len(keys) == 1 and keys[0][1] != "y" and spec.weights is not None:  # either array may be the other
         identity["target"] = keys[0][1]
     own = [f" of {part}" for part in PARTS] if len(keys) > 1 else [""]
-    for (inputs, target, of_weights, of_groups), of, of_rows in zip(keys, own, of_parts, strict=False):
+    for (inputs, target, of_weights, of_groups), of, of_rows in zip(keys, own, of_parts, strict=True):
         labels = label_array(np.asarray(arrays[target][:]), target)
         looks = misread(np.unique(labels).tolist()) if labels.dtype.kind == "U" and spec.task is None else None
         if looks is not None:
@@ -162,20 +184,21 @@ def open_idx(
         return {key: IdxRows(file, IDX_FILES[key]) for key, file in files.items()}
 
     def read(tick: Tick) -> ArrayDigests:
+        stamps = [*map(stamp, files.values())]
         if check is not None:
             check()
-        return _digests_of(arrays(), keys, tick)
+        digests = _digests_of(arrays(), keys, tick)
+        if [*map(stamp, files.values())] != stamps:
+            raise DataError(f"{name}: {CHANGED}")
+        return digests
 
     request = {"arrays": keys, "are_published": check is not None}
-    found = (
-        read(lambda n_rows: None) if keeper is None else keeper.read(files[first].parent, request, read, ArrayDigests)
-    )
-    of_parts: Sequence[RowKeys | None] = [None] * 2
-    if found.keys is not None and check is None:
-        of_parts = np.split(found.keys, [arrays()[first].shape[0]])
+    found = first_reading(keeper, files[first].parent, lambda: [*files.values()], request, read, ArrayDigests)
+    found = found if check is None else replace(found, keys=None)
+    of_parts = found.keys_of([arrays()[images] for images, *_ in keys])
     given = []
     for (images, labels, *_), of_rows in zip(keys, of_parts, strict=True):
-        arrays()[images].sha256 = found.sha256[images]
+        arrays()[images].sha256, arrays()[labels].sha256 = found.sha256[images], found.sha256[labels]
         given.append(Rows(arrays()[images], arrays()[labels][:].astype(np.int64), keys=of_rows))
     return source_of(spec, name, given, False, {"source": "idx", "sha256": dict(found.sha256)}, found.scale)
 

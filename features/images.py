@@ -161,13 +161,18 @@ def read_idx_shape(path: Path, n_dimensions: int) -> tuple[int, ...]:
     return _idx_content(path, n_dimensions, 0)[0]
 
 
-def _idx_content(path: Path, n_dimensions: int, n_bytes: int | None) -> tuple[tuple[int, ...], bytes]:
+def _idx_content(path: Path, n_dimensions: int, n_bytes: int | None) -> tuple[tuple[int, ...], bytearray]:
     """Return the shape in the header of an IDX file, and so many bytes after it; None: all, as the shape wants."""
     with open_plain(path) as stream:
         is_packed = stream.peek(2).startswith(b"\x1f\x8b")
         try:
             unpacked = gzip.GzipFile(fileobj=stream) if is_packed else stream
-            header, content = unpacked.read(4 + 4 * n_dimensions), unpacked.read(n_bytes)
+            header = unpacked.read(4 + 4 * n_dimensions)
+            if n_bytes is None and not is_packed:  # `read` would hold the content twice.
+                content = bytearray(path.stat().st_size - len(header))
+                stream.readinto(content)
+            else:
+                content = bytearray(unpacked.read(n_bytes))
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise DataError(f"{path}: damaged gzip stream, cut short or with bytes after its end ({error})") from error
     shape = tuple(np.frombuffer(header[4:].ljust(4 * n_dimensions, b"\0"), ">u4").tolist())

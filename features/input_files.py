@@ -216,8 +216,8 @@ def table_files(path: Path) -> list[Path]:
 
 
 def data_files(path: Path) -> list[Path]:
-    """Return the .npy or IDX files of a folder, those of a table, or a file itself. Raises as `table_files`."""
-    return npy_files(path) or sorted(path.glob(_IDX_NAMES)) or table_files(path)
+    """Return the .npy and IDX files of a folder, else those of a table, or a file itself. Raises as `table_files`."""
+    return [*npy_files(path), *sorted(path.glob(_IDX_NAMES))] or table_files(path)
 
 
 def is_picture_folder(path: Path) -> bool:
@@ -249,8 +249,9 @@ def is_of_arrays(path: Path) -> bool:
 
 
 def check_npy_folder(folder: Path) -> None:
-    """Raise DataError where a folder of .npy files has tables or pictures as well."""
+    """Raise DataError where a folder of .npy files has tables, pictures or IDX files as well."""
     others = sorted(file.name for file in folder.iterdir() if is_table_file(file.name) or is_picture(file.name))
+    others += sorted(file.name for file in folder.glob(_IDX_NAMES))
     if others or n_picture_folders(folder) > 1:
         told = f"has {npy_files(folder)[0].name} beside {others[0] if others else 'folders of pictures'}"
         raise DataError(f"{folder}: {told}; give each kind a folder of its own")

@@ -42,7 +42,7 @@ from features.input_files import (
 )
 from features.row_draws import RowKeys, row_keys
 from features.rows import Rows, Some
-from features.source import PARTS, Keeper, Source, SourceSpec, Tick, source_of
+from features.source import PARTS, Keeper, Source, SourceSpec, Tick, first_reading, source_of
 from features.targets import check_spellings
 from features.words import counted, shown
 
@@ -361,7 +361,11 @@ def _found(
         raise DataError(f"{folder}: {told}; convert pictures to .png, and take folders that are no class elsewhere")
     read_now = partial(_read, folder, listed, asked, skip_bad=skip_bad)
     request = {"pictures": repr(asked), "skip_bad": skip_bad, "pillow": PIL.__version__}
-    return keeper.read(folder, request, read_now, ReadPictures) if keeper else read_now(lambda n_rows: None)
+    return first_reading(keeper, folder, partial(_files_in, folder), request, read_now, ReadPictures)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [file for name in pictures_below(folder).names if (file := folder / name).exists()]
 
 
 def _read(

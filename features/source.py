@@ -62,16 +62,27 @@ class SourceSpec:
 
 
 Tick = Callable[[int], None]  # It is told how many more rows were read.
+Files = Callable[[], list[Path]]  # It lists files.
 
 
 class Keeper(Protocol):
     """Keeps the first readings of files; see `pipeline.datasets.open_data`."""
 
-    def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], Any], form: Any, /) -> Any:
-        """Return the kept reading of a path for a request, as a `form` of arrays, or read it now."""
+    def read(self, path: Path, files: Files, request: dict[str, Any], read: Callable[[Tick], Any], form: Any, /) -> Any:
+        """Return the kept reading of a path for a request, as a `form` of arrays, or read it now.
+
+        files: lists the files that it depends on, by whose stamps it is known.
+        """
 
     def __hash__(self) -> int:
         """Return a hash: sources that are open are found by it."""
+
+
+def first_reading(
+    keeper: Keeper | None, path: Path, files: Files, request: dict[str, Any], read: Callable[[Tick], Any], form: Any
+) -> Any:
+    """Return the reading of a path that a keeper has; without one, read it now."""
+    return read(lambda n_rows: None) if keeper is None else keeper.read(path, files, request, read, form)
 
 
 @dataclass(frozen=True)

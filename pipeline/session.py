@@ -182,7 +182,7 @@ def _costs_so_far(layout: RunLayout, reading: Reading) -> tuple[dict[str, StageC
         before = costs.setdefault(READ, StageCost())
         before.wall_seconds += reading.wall_seconds
         before.cpu_seconds += reading.cpu_seconds
-        before.items += reading.n_tables
+        before.items += reading.n_readings
     return costs, max(peak_bytes, reading.peak_bytes)
 
 

@@ -7,6 +7,7 @@ keeps the codes of a sample of the rows, or of all rows of a small table.
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,18 @@ from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.input_files import KNOWN_TABLES, is_table, table_files, table_name
 from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.rows import InOrder, Mapped, RowArray, Rows, digest_rows, give_back_memory, root_of, some_of
-from features.source import PARTS, Columns, Keeper, Source, SourceSpec, Tick, chosen_rows, count_rows, source_of
+from features.source import (
+    PARTS,
+    Columns,
+    Keeper,
+    Source,
+    SourceSpec,
+    Tick,
+    chosen_rows,
+    count_rows,
+    first_reading,
+    source_of,
+)
 from features.tables.cells import distinct, labels_of, texts_of
 from features.tables.encoding import EncodingRequest, RowOrder, TableEncoding, Words, learn_encoding, unknown_words
 from features.tables.learning import CellReader, Learner, PointsOfThree
@@ -137,7 +149,7 @@ class TrainingTable:
         request |= {"decimal": spec.decimal, "named": spec.columns}
         if asked.encodes:  # The encoding depends on the training rows.
             request["encoded"] = [spec.seed, spec.n_train, spec.test_fraction, spec.test is None]
-        self.found = keeper.read(path, request, self._learn, ReadTable) if keeper else self._learn(lambda n_rows: None)
+        self.found = first_reading(keeper, path, partial(table_files, path), request, self._learn, ReadTable)
         self.layout = self._every.without(self.found.left_out)
         described = self.found.encoding
         encoding = None if described is None else TableEncoding.from_description(described)
@@ -382,7 +394,7 @@ def _open_test(
     def read(tick: Tick) -> ReadTable:
         return _read(table, layout, reader, spec, tick, read_as)[0]
 
-    found = keeper.read(path, request, read, ReadTable) if keeper else read(lambda n_rows: None)
+    found = first_reading(keeper, path, partial(table_files, path), request, read, ReadTable)
     if found.labels.dtype.kind != "U" and train.found.labels.dtype.kind == "U":
         found = replace(found, labels=found.labels.astype(str))
     rows = found.rows(table, layout, columns.encoding, in_memory=keeper is None)

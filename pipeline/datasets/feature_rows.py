@@ -38,7 +38,7 @@ from storage.folder_layouts import FeatureLayout
 from storage.folders import FileDigest, compare, read_manifest, remove_folder, remove_stale, seal
 from storage.zarr_arrays import ArraySpec, StoredArray, chunk_rows_for, create_arrays, open_arrays, row_blocks
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 ITEM_CHUNKS = 4  # One task writes this number of chunks of features.
 
 
@@ -193,7 +193,7 @@ def open_features(access: FeatureAccess, part: Part = "train") -> Rows:
         return replace(rows, X=Mapped(rows.X, scale, rows.X.shape[1:], rows.X.dtype))
     # Rows of .npy files are those of the files as they were opened: of files that were written since, others are.
     files = npy_files(Path(access.request.source.dataset)) if isinstance(access, LiveFeatures) else []
-    return _opened(access, tuple(map(stamp, files)))[part]
+    return _opened(access, tuple(stamp(file) for file in files if file.exists()))[part]
 
 
 @lru_cache(maxsize=2)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,13 @@ from features.array_sources import open_arrays
 from features.errors import CHANGED, DataError
 from features.input_files import (
     content_stamp,
-    data_files,
     is_of_arrays,
     is_picture_folder,
     is_table,
-    pictures_below,
     stamp,
 )
 from features.open_source import changed, close_files, open_source, with_copies
-from features.source import Source, SourceSpec, Tick
+from features.source import Files, Source, SourceSpec, Tick
 from pipeline.runtime import stopping
 from pipeline.runtime.console import StageLine
 from pipeline.runtime.run_folder import digest_sources
@@ -49,7 +48,7 @@ class Reading:
     writes: bool = True
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
-    n_tables: int = 0
+    n_readings: int = 0
     n_rows: int = 0
     peak_bytes: int = 0
     notes: list[str] = field(default_factory=list)
@@ -74,35 +73,37 @@ class Reading:
         finally:
             self.wall_seconds += time.perf_counter() - wall
             self.cpu_seconds += time.process_time() - cpu
-        self.n_tables += 1
+        self.n_readings += 1
 
 
 @dataclass(frozen=True)
-class TableRecords:
-    """What was found in data, a file for each, in a folder; `reading` is of those not found there."""
+class FirstReadings:
+    """The first readings of data, a file for each, in a folder; `reading` counts those not found there."""
 
     folder: Path
     writes: bool
     reading: Reading = field(compare=False)
 
-    def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], Any], form: Any) -> Any:
-        """Return what was found at a path for such a request, of a `form` with arrays, or read it now and keep that.
+    def read(self, path: Path, files: Files, request: dict[str, Any], read: Callable[[Tick], Any], form: Any) -> Any:
+        """Return the kept reading of a path for a request, as a `form` of arrays, or read it now and keep that.
 
-        `request` has all that decides what is found.
+        files: lists the files that it depends on, by whose stamps it is known; request: all else that decides it.
         """
+        # The content of a picture is compared whenever it is decoded.
+        stamps_now = partial(_stamps, files, with_contents=not is_picture_folder(path))
         plain = json.loads(json.dumps(request))  # with lists for tuples
         key = digest_of({"code": digest_sources("features"), "path": str(path.absolute()), "request": plain})
-        stamps = _stamps(path)
+        stamps = stamps_now()
         file = self.folder / f"{key[:32]}-{digest_of({'files': stamps})[:16]}.npz"
         known = _known(file, form)
         if known is not None:
             return known
-        earlier = list(self.folder.glob(f"{key[:32]}-*.npz"))
+        earlier = [old for old in self.folder.glob(f"{key[:32]}-*.npz") if old != file]
         if earlier:
             self.reading.notes.append(f"{path}: has changed since it was read; it is read again")
         with self.reading.counted(path) as count:
             found = read(count)
-        if _stamps(path) != stamps:
+        if stamps_now() != stamps:
             raise DataError(f"{path}: {CHANGED}")
         if self.writes:
             make_folder(self.folder)
@@ -130,11 +131,8 @@ def _known(file: Path, form: Any) -> Any:
     return None
 
 
-def _stamps(path: Path) -> list[list[Any]]:
-    if not is_picture_folder(path):
-        return [[*stamp(file), content_stamp(file)] for file in data_files(path)]
-    files = [path / name for name in pictures_below(path).names]  # the content is compared whenever it is decoded
-    return [list(stamp(file)) for file in files if file.exists()]
+def _stamps(files: Files, *, with_contents: bool) -> list[list[Any]]:
+    return [[*stamp(file), content_stamp(file) if with_contents else ""] for file in files()]
 
 
 def open_data(spec: SourceSpec, identity: str | None = None, reading: Reading | None = None) -> Source:
@@ -148,7 +146,7 @@ def open_data(spec: SourceSpec, identity: str | None = None, reading: Reading | 
     if (is_picture_folder(path) and identity is None) or was_deleted:
         close_files()
     reading = reading or Reading()
-    source = open_source(spec, None if kept is None else TableRecords(Path(kept), reading.writes, reading))
+    source = open_source(spec, None if kept is None else FirstReadings(Path(kept), reading.writes, reading))
     if identity is not None and digest_of(source.identity) != identity:
         raise changed(spec)
     return source

@@ -21,10 +21,10 @@ from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
 from storage.arrays import Arrays, Stored
 
-LEAST_ROWS, MOST_ROWS = 32, 2048  # The rows of a block are within these: longer blocks are no faster.
+LEAST_ROWS, MOST_ROWS = 32, 2048  # A block has rows within these: shorter ones are slow, longer ones no faster.
 MOST_VALUES = 2**24  # A block of columns has at most these values.
-LEAST_PIECES = 32  # Eight workers share these out evenly; twice as many add every sum twice as often.
-SHORT_BYTES = 2**25  # Blocks grow with sums that are larger than this.
+LEAST_PIECES = 32  # Rows are cut into these blocks or more: twice the number adds every sum twice as often.
+SHORT_BYTES = 2**27  # Blocks grow with sums that are larger than this.
 READ_BYTES = 2**24  # Blocks whose features take no more are read together.
 FeaturesOf = Literal["all", "held-out", "none"]
 

@@ -102,7 +102,7 @@ class MemoryMeter:
             self._search_again = time.monotonic() + SEARCH_SECONDS
         resident = self._bytes("rss")
         if is_due or resident > self._most_resident:
-            self._most_resident = max(resident, self._most_resident)
+            self._most_resident = resident
             self._bytes_in_use()
 
     def _bytes_in_use(self) -> int:

@@ -117,7 +117,7 @@ def open_team(n_threads: int) -> Iterator[ForEach]:
 
 OWN_SUMS_BYTES = 2**28  # Each thread has its own sums up to this size; all threads of a process share larger ones.
 FEW_PIECES = 4  # A group of threads has at least these: where there would be fewer, more threads work on each.
-FORMAT = 1  # This names the form of the files, and all that determines the sums but what a pass names: tiles, units.
+FORMAT = 2  # This names the form of the files, and all that determines the sums but what a pass names: tiles, units.
 _GRID, _PIECES, _SUMS = "grid", "pieces", "sums."  # Entries are read in this order.
 REMEDY = "run again with `resume=auto`: they are made again"
 

@@ -60,7 +60,7 @@ def minimise(
         if not is_factor:
             face = face[np.argsort(-np.abs(weights[face]), kind="stable")]  # Small weights are dropped first.
             ridge = _factorise(gram, face, max(ridge, RIDGE * largest), _RIDGE_MOST * largest, R)
-        if not face.size or ridge > _RIDGE_MOST * largest:
+        if not face.size or not 0.0 < ridge <= _RIDGE_MOST * largest:
             settled = not face.size
             break
         w, s = weights[face], signs[face]
@@ -86,7 +86,7 @@ def minimise(
 
 def _factorise(gram: np.ndarray, face: np.ndarray, ridge: float, most: float, R: np.ndarray) -> float:
     """Write the factor of gram_PP + ridge I to ``R``, and return the ridge, raised where that is not definite."""
-    while ridge <= most:
+    while 0.0 < ridge <= most:
         try:
             loop.upper_part(gram, face, ridge, R)
             factorise_definite(R, face.size)

@@ -5,6 +5,7 @@ All outputs share the support and one Cholesky factorisation; held-out rows choo
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,14 +14,14 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
 
 from pipeline.kernels.gram_statistics import GramStatistics
 
-# Ridges tried, as fractions of the mean diagonal of the Gram: below the first, rounding rules. Larger ones follow while
-# the last is the best, to the largest, which leaves next to nothing of the weights.
 RIDGE_GRAMS = 5  # The choice of a ridge and its refit hold three Grams, a centred one and a factor.
+# Ridges are fractions of the mean diagonal of the Gram; below the first, rounding rules. Moved centers try all of these,
+# and larger ones while the last is the best, up to the largest, which leaves next to nothing of the weights.
 RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 LARGEST_RIDGE = 1e6
-# Exponents of such fractions that `search_exponents` may come to, and that at which it begins where none is known.
+# A search by exponents stays within these, and begins with the second where fits are of a sample.
 RIDGE_STEPS, FIRST_RIDGE = range(-13, 7), -5
-FIRST_OF_MANY = -7  # The search begins here for fits to all rows, which prefer smaller ridges than a sample does.
+COARSE_EXPONENTS = (-13, -10, -7, -4, -1)  # Held-out errors may have several valleys: the search begins in the lowest.
 SUPPORT_RIDGE = 1e-5  # Least squares in place of a penalised fit has this fraction of the mean diagonal as ridge.
 LEAST_FREE, ROUNDING = 1e-6, 1e-12  # Where 1 - h is below LEAST_FREE, ROUNDING rules the value of a row without itself.
 Values = NDArray[np.float64]
@@ -137,7 +138,7 @@ def try_ridges(
     """Return fractions with the held-out errors of fits, and the weights; see `refit`.
 
     After the fractions given come larger ones, while the last has the lowest error. Without any the error is followed
-    downhill from the fraction with the exponent `start`, FIRST_OF_MANY where it is None.
+    downhill from the fraction with the exponent `start`, or with the best of COARSE_EXPONENTS.
     """
     of_fractions, scale = dict[float, Weights](), mean_diagonal(fit)
     centred = fit.centred() if intercept else None
@@ -156,8 +157,10 @@ def try_ridges(
             larger = 10.0 * errors[-1][0]
             errors.append((larger, error_at(larger)))
     else:
-        first = FIRST_OF_MANY if start is None else start
-        by_exponent = search_exponents(lambda exponent: error_at(10.0**exponent), first, RIDGE_STEPS)
+        of_exponent = cache(lambda exponent: error_at(10.0**exponent))
+        by_exponent = {exponent: of_exponent(exponent) for exponent in COARSE_EXPONENTS} if start is None else {}
+        first = min(by_exponent, key=by_exponent.__getitem__) if start is None else start
+        by_exponent |= search_exponents(of_exponent, first, RIDGE_STEPS)
         errors = [(10.0**exponent, error) for exponent, error in sorted(by_exponent.items())]
     return [(fraction, error) for fraction, error in errors if np.isfinite(error)], of_fractions
 

@@ -12,7 +12,7 @@ import pytest
 
 from features import array_files
 from features.array_files import NpyRows
-from features.errors import CHANGED, DataError, UsageError
+from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.open_source import close_files, open_source
 from features.source import SourceSpec
 from pipeline.datasets.open_data import Reading, open_data, open_outline
@@ -70,11 +70,11 @@ def test_a_folder_is_the_same_data_as_an_npz_of_its_arrays_and_is_hashed_once(tm
     same(open_source(spec), whole)
     for k in range(4):
         if k == 2:  # the same values, written anew
-            np.save(tmp_path / "d" / "y.npy", Y)
+            np.save(tmp_path / "d" / f"{next(iter(arrays))}.npy", next(iter(arrays.values())))
         close_files()
         reading = Reading()
         same(open_data(replace(spec, kept=str(tmp_path / "kept")), reading=reading), whole)
-        assert reading.n_tables == (k in (0, 2))
+        assert reading.n_readings == (k in (0, 2))
     outline = open_outline(spec)
     assert outline is not None
     assert (outline.n_train, outline.input_shape, outline.task) == (whole.n_train, whole.input_shape, whole.task)
@@ -151,3 +151,32 @@ def test_a_file_that_changes_when_it_was_opened_is_told(tmp_path, change):
     for some in (slice(0, 300), np.array([7, 299])):
         with pytest.raises(DataError, match=rf"X\.npy: {CHANGED}"):
             rows[some]
+
+
+def test_rows_that_were_written_through_a_map_are_told(tmp_path, monkeypatch):
+    """Their file keeps its size and times until the map is flushed."""
+    write_npy(tmp_path / "d", X=X, y=Y)
+    source = open_data(SourceSpec(str(tmp_path / "d"), kept=str(tmp_path / "tables")))
+    stamp = array_files.stamp(tmp_path / "d" / "X.npy")
+    monkeypatch.setattr(array_files, "stamp", lambda path: stamp)
+    write_npy(tmp_path / "d", X=X[::-1], y=Y)
+    for part in (source.train, source.test):
+        with pytest.raises(DataError, match=CHANGED.partition(";")[0]):
+            part.X[:9]
+
+
+def test_only_arrays_that_are_used_decide(tmp_path):
+    """Others may change, or be links to nothing; of a link in place of an array is said what it is."""
+    write_npy(tmp_path / "d", X=X, y=Y)
+    (tmp_path / "d" / "old.npy").symlink_to(tmp_path / "nowhere.npy")
+    spec, readings = SourceSpec(str(tmp_path / "d"), kept=str(tmp_path / "tables")), [Reading(), Reading()]
+    for reading in readings:
+        open_data(spec, reading=reading)
+        close_files()
+        np.save(tmp_path / "d" / "other.npy", X)
+    assert [reading.n_readings for reading in readings] == [1, 0]
+    assert not readings[1].notes
+    (tmp_path / "d" / "y.npy").unlink()
+    (tmp_path / "d" / "y.npy").symlink_to(tmp_path / "nowhere.npy")
+    with pytest.raises(MissingInputError, match=r"y\.npy: is a link to what is not there"):
+        open_data(spec)

@@ -28,7 +28,7 @@ from features.open_source import open_source
 from features.row_draws import draw_held_out, held_out_limit
 from features.source import SourceSpec
 from features.targets import balanced_factors
-from sources import everything, write_npy
+from sources import everything, write_idx_folder, write_npy
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
@@ -272,11 +272,12 @@ def test_balanced_factors_are_those_of_scikit_learn(weights, n_classes):
     np.testing.assert_allclose(balanced_factors(np.r_[0.0, np.bincount(y, weights)]), [0.0, *expected])  # one is empty
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.parquet", "a.npz", "a/X.npy"])
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.parquet", "a.npz", "a/X.npy", "a/train-images-idx3-ubyte"])
 def test_no_reader_takes_it_for_damage(tmp_path, name, monkeypatch):
     class Failing(input_files._File):
         def readinto(self, buffer: Any) -> int:
-            if max(self.tell(), memoryview(buffer).nbytes - 1) >= 8192:
+            begin = self.tell() if "gz" in name else max(self.tell(), memoryview(buffer).nbytes - 1)
+            if begin >= 8192:
                 raise self._failure(OSError(errno.EIO, os.strerror(errno.EIO)))
             return super().readinto(buffer)
 
@@ -285,6 +286,9 @@ def test_no_reader_takes_it_for_damage(tmp_path, name, monkeypatch):
         np.savez(path, X=values[:, None], y=values > 0)
     elif name == "a/X.npy":
         write_npy(path.parent, X=values.reshape(900, 10), y=values[:900] > 0)
+    elif name.endswith("ubyte"):
+        parts = {part: (np.resize(values, (90, 10, 10)), np.arange(90) % 2) for part in ("train", "t10k")}
+        write_idx_folder(path.parent, compressed=False, **parts)
     elif name == "a.parquet":
         pyarrow.parquet.write_table(pyarrow.table({"x": values, "target": values}), path)
     else:

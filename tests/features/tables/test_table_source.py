@@ -33,7 +33,7 @@ class Reading:
     def __init__(self) -> None:
         self.n_rows: list[int] = []
 
-    def read(self, path: Path, request: dict[str, Any], read: Any, form: Any) -> Any:
+    def read(self, path: Path, files: Any, request: dict[str, Any], read: Any, form: Any) -> Any:
         self.n_rows.append(0)
 
         def tick(n_rows: int) -> None:

@@ -21,10 +21,10 @@ from pipeline import plan, session
 from pipeline import train as training
 from pipeline.datasets import feature_rows
 from pipeline.datasets import open_data as opening
-from pipeline.datasets.open_data import Reading, TableRecords, open_data
+from pipeline.datasets.open_data import FirstReadings, Reading, open_data
 from pipeline.runtime import stopping
 from runs import files_of, model_bytes, report_of, train
-from sources import everything, same, write_idx_folder, write_npy
+from sources import everything, publish, same, write_idx_folder, write_npy
 
 SIZES = ["" if k % 5 == 0 else k * 7 % 90 / 3 for k in range(90)]
 WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{size},{'np'[k % 2]}\n" for k, size in enumerate(SIZES))
@@ -64,7 +64,7 @@ def test_what_is_kept_is_what_was_found_and_is_not_read_again(tmp_path, monkeypa
     Path("test.csv").write_text("y,size,color\nn,2,r\np,,pink\n")
     first, second = (opened(tmp_path, reading, **options) for reading in readings)
     assert first.is_in_order
-    assert [reading.n_tables for reading in readings] == [2 if "test" in options else 1, 0]
+    assert [reading.n_readings for reading in readings] == [2 if "test" in options else 1, 0]
     same(second, first)
     for name in ("X", "y", "numbers"):
         np.testing.assert_array_equal(*(getattr(source.learned(), name)[:] for source in (first, second)))
@@ -79,7 +79,7 @@ def test_a_changed_file_is_read_again(tmp_path):
         path.write_text(WORDS.replace(SIZE, value))
         os.utime(path, (k, k))
         kept.append(opened(tmp_path, reading := Reading(), **ENCODED))
-        assert reading.n_tables == 1
+        assert reading.n_readings == 1
         assert any("has changed since it was read" in note for note in reading.notes) == (k > 0)
         same(kept[-1], open_data(SourceSpec(str(path), **ENCODED)))
         assert len(list((tmp_path / "tables").iterdir())) == 1
@@ -137,9 +137,23 @@ def test_images_of_idx_files_are_read_where_they_are_needed_and_where_a_file_cha
     with pytest.raises(DataError, match="changed"):
         stale.train.X[:1]
     third = open_data(spec, reading=readings[2])
-    assert [reading.n_tables for reading in readings] == [1, 0, 1]
+    assert [reading.n_readings for reading in readings] == [1, 0, 1]
     assert third.identity["sha256"] != first.identity["sha256"]
     np.testing.assert_array_equal(third.train.X[:], parts["train"][0])
+
+
+def test_published_labels_that_changed_are_told_whatever_stands_beside_them(tmp_path, monkeypatch):
+    parts = {part: (np.zeros((n, 4, 5)), np.arange(n) % 3) for part, n in (("train", 9), ("t10k", 6))}
+    write_idx_folder(folder := tmp_path / "mnist", **parts)
+    publish(monkeypatch, folder)
+    np.save(folder / "notes.npy", np.zeros(3))
+    monkeypatch.setenv("SLKL_DATA_DIR", str(tmp_path))
+    spec = SourceSpec("mnist", kept=str(tmp_path / "tables"))
+    assert open_data(spec).n_train == 9
+    open_source.close_files()
+    write_idx_folder(folder, train=(parts["train"][0], parts["train"][1][::-1]))
+    with pytest.raises(DataError, match="sha256"):
+        open_data(spec)
 
 
 def test_other_settings_ask_other_questions(tmp_path):
@@ -162,7 +176,7 @@ def test_a_record_that_is_damaged_is_made_again(tmp_path, harm):
     (record,) = (tmp_path / "tables").iterdir()
     harm(record)
     same(opened(tmp_path, reading := Reading(), **ENCODED), before)
-    assert reading.n_tables == 1
+    assert reading.n_readings == 1
 
 
 def test_a_file_that_changes_while_it_is_read_is_told_and_not_kept(tmp_path):
@@ -175,7 +189,7 @@ def test_a_file_that_changes_while_it_is_read_is_told_and_not_kept(tmp_path):
         return found
 
     with pytest.raises(DataError, match=r"t\.csv: changed while it was read; .* run again"):
-        TableRecords(tmp_path / "tables", True, Reading()).read(path, {}, read, table_source.ReadTable)
+        FirstReadings(tmp_path / "tables", True, Reading()).read(path, lambda: [path], {}, read, table_source.ReadTable)
     assert not list((tmp_path / "tables").glob("*"))
 
 

@@ -213,3 +213,11 @@ def test_of_a_penalty_that_was_searched_it_is_that_of_the_solution_of_the_other_
         decision[:, output] = f + np.mean(np.where(y == output, 1, -1)[~held_out] - f[~held_out])
     assert told["temperature"] == pytest.approx(best(decision[held_out], y[held_out]).temperature, rel=1e-4)
     assert told["seen"] is False
+
+
+@pytest.mark.parametrize("scale", [1250.0, 1e6])
+def test_two_classes_get_an_offset_where_all_probabilities_are_saturated(scale):
+    """At the highest temperature all rows are still sure of the second class."""
+    truth, decision = np.arange(200) % 2, scale * np.linspace(1.0, 1.2, 200)
+    found = best(decision[:, None], truth)
+    assert found.offsets[1] == pytest.approx(-1.1 * scale / found.temperature, rel=0.1)

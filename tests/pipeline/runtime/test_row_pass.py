@@ -273,3 +273,8 @@ def test_blocks_cover_each_row_once_and_are_bounded(n_rows, n_columns, sums_byte
         assert grid.rows(range(grid.n_blocks)) == slice(0, n_rows)
         last = grid.n_blocks - 1
         assert grid.rows(range(last, grid.n_blocks)).stop - last * grid.block_rows == grid.size(last)
+
+
+@pytest.mark.parametrize(("n_rows", "n_columns"), [(10_000, 1000), (10_000, 4000), (60_000, 2000), (60_000, 4000)])
+def test_blocks_are_enough_for_many_workers(n_rows, n_columns):
+    assert rows.row_grid("train", n_rows, n_columns, 16 * n_columns**2).n_blocks >= 16

@@ -71,6 +71,20 @@ def test_a_ridge_followed_downhill_is_the_best_of_all(start):
     assert start in (-13, 6) or set(found.held_out_errors) < set(best.held_out_errors)
 
 
+@pytest.mark.parametrize("width", [0.03, 1, 10, 300])
+@pytest.mark.parametrize("m", [100, 300])
+def test_a_refit_finds_the_lowest_valley(width, m):
+    """Held-out errors of steps have several: with a wide kernel the smallest ridge is the best one again."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(800, 2))
+    K = np.exp(-((X[:, None] - X[None, :m]) ** 2).sum(-1) / (2 * width))
+    Y = np.sign(np.sin(3 * X[:, :1]))
+    fit, held = statistics_of(K[:500], Y[:500]), statistics_of(K[500:], Y[500:])
+    every, some = (ridge.try_ridges(fit, held, fractions, intercept=True)[0] for fractions in (RIDGES, ()))
+    assert min(error for _, error in some) <= 1.02 * min(error for _, error in every)
+    assert len(some) < len(every)
+
+
 def test_refit_survives_duplicate_columns():
     K, Y = columns()
     double = np.hstack([K, K])

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dense_twins import make_columns, make_kernel, never_rises, problem_of
+from pipeline.kernels.jit import factorise_definite
+from pipeline.solvers import active_set_newton
 from pipeline.solvers.problem import InvalidProblemError, Problem, certify
 from pipeline.solvers.solve import SolverOptions, SolverState, Status, solve
 
@@ -137,3 +139,28 @@ def test_newton_rounds_that_gain_nothing_go_on_after_a_sweep():
     assert phases[-1] == "newton"
     reference = solve(problem, WAYS["shrinking"], np.random.default_rng(0))
     assert solution.objective == pytest.approx(reference.objective, rel=1e-5)
+
+
+def test_a_factor_from_which_columns_are_dropped_is_that_of_the_others():
+    rng = np.random.default_rng(0)
+    A = np.cov(rng.normal(size=(40, 90)))
+    left, R, n_kept = np.arange(40), np.zeros((40, 40)), 0
+    R[:] = np.triu(A)
+    factorise_definite(R, 40)
+    R[:] = np.triu(R)
+    for places in ([39], [30, 35], [20], [33, 34], [0, 1]):
+        kept = np.ones(len(left), bool)
+        kept[[place for place in places if place < len(left)]] = False
+        is_factor = active_set_newton._drop(R, kept)
+        assert is_factor == (places != [0, 1]), "of so many rows a new factor is less work"
+        left = left[kept] if is_factor else left
+        n_kept += is_factor
+        np.testing.assert_allclose(R[: len(left), : len(left)], np.linalg.cholesky(A[np.ix_(left, left)]).T, atol=1e-12)
+    assert n_kept == 4
+
+
+def test_a_gram_of_zeros_stalls():
+    problem = Problem(np.zeros((3, 3)), np.array([0.1, 0.0, 0.2]), 1.0, 1e-4).validate()
+    found = solve(problem, SolverOptions(), np.random.default_rng(0))
+    assert found.status is Status.STALLED
+    assert not found.weights.any()
