@@ -121,7 +121,7 @@ class ExactGram(ExactSum):
     def _add_product(self, columns: NDArray[np.float64], i: int, j: int) -> None:
         n_columns = self.units.shape[1]
         rows, stop = slice(i, min(i + TILE_COLUMNS, n_columns)), min(j + TILE_COLUMNS, n_columns, i + TILE_COLUMNS)
-        if not hasattr(_scratch, "tile"):
+        if not hasattr(_scratch, "tile") or _scratch.tile.size < TILE_COLUMNS**2:
             _scratch.tile = np.empty(TILE_COLUMNS**2)
         tile = product_tile(columns, rows, slice(j, stop), _scratch.tile)
         self._add_tile(tile, i - self._kept, j, i - j + 1)

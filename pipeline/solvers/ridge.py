@@ -15,8 +15,8 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
 from pipeline.kernels.gram_statistics import GramStatistics
 
 RIDGE_GRAMS = 5  # The choice of a ridge and its refit hold three Grams, a centred one and a factor.
-# Ridges are fractions of the mean diagonal of the Gram; below the first, rounding rules. Moved centers try all of these,
-# and larger ones while the last is the best, up to the largest, which leaves next to nothing of the weights.
+# Ridges are fractions of the mean diagonal of the Gram; below the first, rounding rules. Moved centers try all of
+# these, and larger ones while the last is the best, up to the largest, which leaves next to nothing of the weights.
 RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 LARGEST_RIDGE = 1e6
 # A search by exponents stays within these, and begins with the second where fits are of a sample.
