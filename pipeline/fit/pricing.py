@@ -321,7 +321,7 @@ class PricedRound:
 
     @cached_property
     def valid_certificates(self) -> list[Certificate]:
-        """The certificates that hold: while candidates are unknown, those of the dual point 0 (mathematics.md, eq. 94)."""
+        """The certificates that hold: of the dual point 0 while candidates are unknown (mathematics.md, eq. 94)."""
         if not len(self.waiting()):
             return self.certificates
         nothing = {"dual": 0.0, "relative_gap": 1.0, "theta_scale": 0.0}
