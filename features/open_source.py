@@ -311,7 +311,7 @@ def unknown_data(name: str) -> Exception:
     """Return the error for a name that is none of the data sets, and not the path of data that are read."""
     path = Path(name)
     if is_zarr(path) and path.exists():
-        remedy = f"save each array as .npy: numpy.save('X.npy', zarr.open({path.name!r})['X'])"
+        remedy = f"save its arrays as .npy files of one folder: numpy.save('X.npy', zarr.open({path.name!r})['X'])"
         return UsageError(f"{name}: zarr stores are not read; {remedy}")
     if path.exists():
         known = f".npz, a folder of .npy, {KNOWN_TABLES}, an IDX folder, or {KNOWN_PICTURES}"
