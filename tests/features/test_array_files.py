@@ -129,7 +129,11 @@ def test_fortran_order_other_kinds_of_files_and_stores_of_zarr_are_refused_with_
     for name, file in (("d.zarr", "x"), ("e", "zarr.json"), ("f", ".zgroup"), ("g", ".zarray")):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).touch()
-        refused(tmp_path / name, rf"are not read; save its arrays as \.npy files of one folder: .*zarr\.open\('{name}'\)", UsageError)
+        refused(
+            tmp_path / name,
+            rf"are not read; save its arrays as \.npy files of one folder: .*zarr\.open\('{name}'\)",
+            UsageError,
+        )
     write_npy(tmp_path / "pipe", y=Y)
     os.mkfifo(tmp_path / "pipe" / "X.npy")
     refused(tmp_path / "pipe", r"X\.npy: is a pipe")
