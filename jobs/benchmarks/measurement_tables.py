@@ -31,7 +31,7 @@ def json_of(path: Path) -> Any:
 def trainings(data: str, rows: Sequence[str], columns: dict[str, Callable[[Report], str]]) -> Measurement:
     """Return the measurement of runs of one command whose rows are its options, in the order of `rows`."""
     commands = tuple(
-        f"{TRAIN}{data} {row} --run-dir DIR/{k} --features-dir DIR/features -q" for k, row in enumerate(rows)
+        f"{TRAIN}{data} --run-dir DIR/{k} --features-dir DIR/features -q {row}".rstrip() for k, row in enumerate(rows)
     )
 
     def table(folder: Path) -> Table:
