@@ -368,7 +368,7 @@ MEASUREMENTS = {
     ),
     "mnist-sizes": Measurement(
         tuple(
-            f"{TRAIN}mnist {SELECT} --seed {seed} --run-dir DIR/{seed} --features-dir DIR/features -q"
+            f"{TRAIN}mnist --run-dir DIR/{seed} --features-dir DIR/features -q {SELECT} --seed {seed}"
             for seed in range(3)
         ),
         sizes_of_selections,
