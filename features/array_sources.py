@@ -55,7 +55,7 @@ def open_arrays(spec: SourceSpec, path: Path, keeper: Keeper | None = None, *, o
 
     `spec.target` renames ``y``. The arrays of an .npz are in memory; of .npy files the inputs are read by rows, once
     here for what `keeper` keeps. An `outline` reads no inputs. Raises DataError where a file or an array is damaged or
-    missing, shapes disagree, or values are no real numbers.
+    missing, shapes disagree, or values are no real numbers; when rows are read, where they are no longer those.
     """
     keys = _keys_of(spec, array_names(path))
     inputs = [names[0] for names in keys]

@@ -137,9 +137,9 @@ class StoredArray:
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
         """Return the rows from a first one to before another, or those of some numbers, in their order, with repeats.
 
-        Every touched chunk is read once and verified; a missing one is an error, never zeros. Where `digests` are
-        known, its crc32c must be the one that was written. Memory: the result and, where a chunk is touched in part,
-        one chunk.
+        A chunk is verified when it is read; a missing one is an error, never zeros. Where `digests` are known, its
+        crc32c must be the one that was written. One that is touched in part is kept until another is, and not looked at
+        again meanwhile. Memory: the result and that chunk.
 
         Raises CorruptDataError naming array, rows and file where a chunk is missing, truncated or altered,
         UnavailableStoreError where the file system refuses.
