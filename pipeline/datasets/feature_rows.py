@@ -3,7 +3,7 @@
 Which features of which data a run asks for, and what a store of them holds, is known before any is computed.
 
 The store of a data set is zarr, built once, block by block (a half-built one is completed), and named by the digest of
-its source and feature parameters. It is built when its manifest is there; chunks are checked against that when they are read.
+its source and feature parameters. It is built when its manifest is there; chunks that are read are checked against it.
 """
 
 import math
